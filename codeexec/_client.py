@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -63,7 +64,7 @@ class Client:
         *,
         agent: str,
         namespace: str | None = None,
-        kubeconfig: str | None = None,
+        kubeconfig: str | Path | None = None,
         context: str | None = None,
         timeout: float = 60,
         start_timeout: float | None = None,
@@ -80,7 +81,7 @@ class Client:
                 f"{name} is {given[name]!r}, but backend says where code runs: give either backend, or namespace, "
                 "kubeconfig and context"
             )
-        self._ref = ClusterRef(namespace or DEFAULT_NAMESPACE, kubeconfig, context)
+        self._ref = ClusterRef(namespace or DEFAULT_NAMESPACE, str(kubeconfig) if kubeconfig else None, context)
         request = Request(
             agent=agent,
             image=image,
@@ -133,8 +134,8 @@ class Client:
             start_timeout: how long to wait for the start, in seconds; None: no limit; default: that of the client.
             limits: of the sandbox; default: those of the client.
             files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.
-            fetch: which files to bring back in `Result.files`: paths, or patterns with * and ?. At most 63, and
-                16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
+            fetch: which files to bring back in `Result.files`: paths, or patterns with *, ? and [abc]. At most 63,
+                and 16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
                 `Result.artifacts`.
             egress: where code may connect to, such as `10.1.2.3/32:443`; see docs/egress.md.
             mounts: what code may read besides its files, such as `pvc:data:/mnt/data`.

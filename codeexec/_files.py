@@ -8,6 +8,7 @@ from executor_client.exceptions import FileMissing, FileTransferError
 from executor_client.model.arguments import contents, inside, several
 from executor_client.model.blocks import removal
 from executor_client.model.results import Artifact, ExecutionResult
+from executor_client.model.selection import literally
 from executor_client.workspace.batches import groups
 
 
@@ -49,7 +50,7 @@ class Files:
             Error: as `read`; the text names the files.
         """
         names = {path: inside(path) for path in several("paths", paths)}
-        found = await self._handle.download(list(dict.fromkeys(names.values())))
+        found = await self._handle.download(list(dict.fromkeys(map(literally, names.values()))))
         if missing := [path for path, name in names.items() if name not in found]:
             raise FileMissing(f"not in the workspace of session {self._handle.name}: {', '.join(missing)}")
         return {path: found[name] for path, name in names.items()}
@@ -131,7 +132,7 @@ class Files:
         found = _of(name, listed)
         lacks_digest = found is not None and found.sha256 is None and found.size_bytes <= MAX_FETCH_BYTES
         if (digest and lacks_digest) or (found is None and listed.artifacts_omitted):
-            fetched = await self._handle.execute((), fetch=[name], list_files="None")
+            fetched = await self._handle.execute((), fetch=[literally(name)], list_files="None")
             demand_success(fetched)
             found = _of(name, fetched)
         return found

@@ -10,7 +10,7 @@ from codeexec._session import Session
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval, Phase
 from executor_client.client.approvals import ReviewedCode
 from executor_client.client.request import Request
-from executor_client.model.arguments import inside
+from executor_client.model.arguments import inside, phase_of
 from executor_client.model.results import OutputChunk
 
 if TYPE_CHECKING:
@@ -23,16 +23,17 @@ class Executions:
     def __init__(self, cluster: "CodeExecutionClient") -> None:
         self._cluster = cluster
 
-    async def list(self, *, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
+    async def list(self, *, phase: Phase | str | None = None) -> AsyncGenerator[CodeExecution, None]:
         """Iterate over the records, in no particular order: `async for record in client.executions.list()`.
 
         Args:
-            phase: only those in this phase.
+            phase: only those in this phase, such as `codeexec.Phase.FAILED` or `Failed`.
 
         Raises:
+            ValueError: there is no such phase.
             Error: see `codeexec`.
         """
-        async with aclosing((await self._cluster.connect()).list(phase)) as records:
+        async with aclosing((await self._cluster.connect()).list(phase_of(phase))) as records:
             async for record in records:
                 yield record
 

@@ -100,8 +100,8 @@ class Session:
             timeout: how long the code may run, in whole seconds; default: that of the session.
             start_timeout: how long to wait for the start, in seconds; None: no limit; default: that of the session.
             files: put into the workspace before; content by path. At most 64, and with the code 16,000,000 bytes.
-            fetch: which files to bring back in `Result.files`: paths, or patterns with * and ?. At most 64, and
-                16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
+            fetch: which files to bring back in `Result.files`: paths, or patterns with *, ? and [abc]. At most 64,
+                and 16 MiB together, or 128 MiB if the cluster has an output store; what is larger stands only in
                 `Result.artifacts`.
             on_output: called in a worker thread with each piece of output as it comes.
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
@@ -24,7 +25,7 @@ from executor_client.autogen.files import FileTransfers
 from executor_client.autogen.functions import UserFunction
 from executor_client.client.approvals import ApprovalMode, ApprovalRequest, ApprovalWait
 from executor_client.client.client import CodeExecutionClient
-from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request, check_sleep
+from executor_client.client.request import ClusterRef, OnOutput, Request, check_sleep
 from executor_client.client.waiting import OnWait
 from executor_client.exceptions import CodeExecError, SessionDenied
 from executor_client.model.arguments import several, whole_seconds
@@ -54,6 +55,7 @@ class KubernetesCodeExecutorConfig(Settings):
     namespace: str | None = None
     kubeconfig: str | None = None
     context: str | None = None
+    output_store: str | None = None
     image: str | None = None
     runtime_class_name: str | None = None
     egress: list[str] = Field(default_factory=list)
@@ -81,6 +83,7 @@ class KubernetesCodeExecutor(
         namespace: sandbox namespace; default `codeexec-sandbox`.
         kubeconfig: path of a kubeconfig; default: the pod's service account, else as kubectl finds it.
         context: context in the kubeconfig; default: the current one.
+        output_store: URL of the store that the platform owner keeps large output in; default: CODEEXEC_OUTPUT_STORE.
         image: sandbox image by digest; default: the first image of the policy.
         runtime_class_name: RuntimeClass of the pod, such as `gvisor`, or `runc`; default: that of the policy.
         work_dir: local folder in which the source of each block is kept, under its file name, and into which files are
@@ -107,7 +110,7 @@ class KubernetesCodeExecutor(
         on_wait: called in a worker thread when a call waits for room or for its turn, with the reason and what to do;
             default: each reason is logged once.
         on_output: called with output as it comes, in a worker thread, one call after the other.
-        client: use this instead of one made from namespace, kubeconfig and context. Whoever made it closes it.
+        client: use this instead of one made from namespace, kubeconfig, context and output_store. Its maker closes it.
 
     Raises:
         ValueError: a number is out of range, functions_module is not an identifier, the image is not named by digest,
@@ -126,6 +129,7 @@ class KubernetesCodeExecutor(
         namespace: str | None = None,
         kubeconfig: str | Path | None = None,
         context: str | None = None,
+        output_store: str | None = None,
         image: str | None = None,
         runtime_class_name: str | None = None,
         work_dir: str | Path | None = None,
@@ -159,14 +163,20 @@ class KubernetesCodeExecutor(
             ("approval_timeout", approval_timeout, MAX_TIMEOUT_SECONDS),
         ):
             whole_seconds(name, seconds, most)
-        if client and (namespace or kubeconfig or context):
-            raise ValueError("give either client, or namespace, kubeconfig and context")
-        where = client.cluster if client else None  # so that a loaded dump has the same cluster
+        where: dict[str, Any] = {
+            "namespace": namespace or None,
+            "kubeconfig": str(kubeconfig) if kubeconfig else None,
+            "context": context or None,
+            "output_store": output_store,
+        }
+        given = {name: value for name, value in where.items() if value is not None}
+        if client and given:
+            raise ValueError("give either client, or namespace, kubeconfig, context and output_store")
+        if client and client.cluster:  # so that a loaded dump has the same cluster
+            where = asdict(client.cluster)
         config = KubernetesCodeExecutorConfig(
             timeout=timeout,
-            namespace=where.namespace if where else namespace,
-            kubeconfig=where.kubeconfig if where else str(kubeconfig) if kubeconfig else None,
-            context=where.context if where else context,
+            **where,
             image=image,
             runtime_class_name=runtime_class_name,
             work_dir=str(work_dir) if work_dir else None,
@@ -188,9 +198,7 @@ class KubernetesCodeExecutor(
         _check(config, functions=bool(functions))
         self._calls = Calls(self._folder, self._module, upload_work_dir, on_output)
         self._owns_client = client is None
-        self._client = client or CodeExecutionClient(
-            ClusterRef(namespace or DEFAULT_NAMESPACE, self._config.kubeconfig, context)
-        )
+        self._client = client or CodeExecutionClient(ClusterRef(**given))
         self._request = Request(
             agent=agent,
             timeout_seconds=self._config.timeout,

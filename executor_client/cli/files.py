@@ -13,6 +13,7 @@ from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import Request
 from executor_client.exceptions import FileTransferError, NotFound
 from executor_client.model.arguments import inside
+from executor_client.model.selection import literally
 from executor_client.workspace.work_dir import refusal, write_inside
 
 _REMOTE: Final = re.compile(r"([a-z0-9][-a-z0-9.]*):(.+)", re.DOTALL)
@@ -56,7 +57,7 @@ async def _read(client: CodeExecutionClient, name: str, path: str) -> bytes:
         execution = await client.get(name)
     except NotFound:
         session = await client.join_session(name, Request(agent=PROGRAM, executor=PROGRAM))
-        found = await session.download([path])
+        found = await session.download([literally(path)])
         if path not in found:
             raise FileTransferError(f"session {name} has no file {path!r}") from None
         return found[path]

@@ -12,6 +12,7 @@ from executor_client.client.request import Request, check_sleep
 from executor_client.client.reviewing import Reviewing
 from executor_client.client.running import Running
 from executor_client.client.session import Session
+from executor_client.model.arguments import phase_of
 from executor_client.model.results import artifact_content
 
 _Record = TypeVar("_Record", CodeExecution, CodeSession)
@@ -43,21 +44,22 @@ class CodeExecutionClient(Running, Reviewing):
     async def list_executions(
         self,
         *,
-        phase: Phase | None = None,
+        phase: Phase | str | None = None,
         takes: Callable[[CodeExecution], bool] = lambda _: True,
         limit: int | None = None,
     ) -> list[CodeExecution]:
         """The records of executions of the namespace, oldest first. What is not asked for is not held in memory.
 
         Args:
-            phase: only those in this phase.
+            phase: only those in this phase, such as `Phase.FAILED` or `Failed`.
             takes: only those for which this is true.
             limit: only so many, the newest.
 
         Raises:
+            ValueError: there is no such phase.
             CodeExecError: see `executor_client.exceptions`.
         """
-        return await _oldest_first((await self.connect()).list(phase), takes, limit)
+        return await _oldest_first((await self.connect()).list(phase_of(phase)), takes, limit)
 
     async def list_evidence(self) -> list[Evidence]:
         """All executions and sessions of the namespace, without output: what `codeexec_api.audit_check.verify` needs.

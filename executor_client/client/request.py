@@ -1,5 +1,6 @@
 """Where a client connects to, and what every execution of it has in common. Does no I/O."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
@@ -34,6 +35,10 @@ class ClusterRef:
     context: str | None = None
     output_store: str | None = None
     """URL of the store that the platform owner keeps large output in. None: CODEEXEC_OUTPUT_STORE, if that is set."""
+
+    def __post_init__(self) -> None:
+        if self.kubeconfig is not None:
+            object.__setattr__(self, "kubeconfig", os.fspath(self.kubeconfig))
 
     def kube_context(self, namespace: str | None = None) -> KubeContext:
         """The same cluster and user, with this namespace if one is given."""

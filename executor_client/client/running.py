@@ -55,7 +55,7 @@ class Running(Connected):
             blocks: at least one; in a session there may be none.
             request: limits, image and source of the execution. In a session image and runtime class are the session's.
             files: put into the workspace before the first block.
-            fetch: which files to bring back: paths, or patterns with * and ?, which stand for slashes, too.
+            fetch: which files to bring back: paths, or patterns with *, ? and [abc]; * and ? also match slashes.
             list_files: which files of the workspace the result names.
             session: name of the CodeSession to run in.
             cancelled: when set, the code is stopped, and the result says so.

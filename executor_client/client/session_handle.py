@@ -75,6 +75,7 @@ class SessionHandle(ABC):
     async def execute(
         self,
         blocks: Sequence[PreparedBlock | SourceBlock],
+        request: Request | None = None,
         *,
         files: Sequence[WorkspaceFile] = (),
         fetch: Sequence[str] = (),
@@ -82,7 +83,7 @@ class SessionHandle(ABC):
         cancelled: asyncio.Event | None = None,
         on_output: OnOutput | None = None,
     ) -> ExecutionResult:
-        """Run blocks in order in the workspace; see `CodeExecutionClient.execute`.
+        """Run blocks in order in the workspace; see `CodeExecutionClient.execute`. Default: the session's request.
 
         Raises:
             SessionEnded: the session is over; nothing was run.
@@ -91,7 +92,7 @@ class SessionHandle(ABC):
         """
         return await self._executes.execute(
             blocks,
-            self.request,
+            request or self.request,
             files=files,
             fetch=fetch,
             list_files=list_files,
@@ -124,7 +125,7 @@ class SessionHandle(ABC):
         """Content of files in the workspace, by path.
 
         Args:
-            patterns: paths, or patterns with * and ?, which stand for slashes, too. What none matches is no error.
+            patterns: paths, or patterns with *, ? and [abc]; * and ? also match slashes. What none matches is no error.
             cancelled: when set, the transfer is stopped.
 
         Raises:

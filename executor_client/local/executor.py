@@ -36,7 +36,9 @@ from executor_client.workspace.transfers import keep_artifacts, keep_source
 from executor_client.workspace.work_dir import WorkDir
 
 _CLUSTER_ONLY: Final = {
-    **dict.fromkeys(("namespace", "kubeconfig", "context", "client"), "it connects to no cluster: leave it out"),
+    **dict.fromkeys(
+        ("namespace", "kubeconfig", "context", "output_store", "client"), "it connects to no cluster: leave it out"
+    ),
     **dict.fromkeys(("image", "runtime_class_name"), "code runs on this machine: leave it out"),
     **dict.fromkeys(
         ("session", "idle_timeout", "max_lifetime", "sleep_after"), "its workspace lasts until stop(): leave it out"

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
+from codeexec_api import Phase
 from codeexec_api.characters import ONE_UNSEEN
 from codeexec_api.paths import check_workspace_path
 from executor_client.exceptions import FileTransferError
@@ -105,6 +106,18 @@ def seconds(name: str, given: float | None) -> float | None:
     if not number or not 0 < given < math.inf:
         raise ValueError(f"{name} is {given!r}, but must be a number greater than 0, or None")
     return given
+
+
+def phase_of(given: str | None) -> Phase | None:
+    """A phase, which may be given as its word, such as `Succeeded`; None for no phase.
+
+    Raises:
+        ValueError: there is no such phase.
+    """
+    try:
+        return None if given is None else Phase(given)
+    except ValueError:
+        raise ValueError(f"phase is {given!r}, but must be one of {', '.join(Phase)}, or None for all") from None
 
 
 def check_agent(agent: str) -> None:

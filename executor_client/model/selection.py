@@ -3,8 +3,21 @@
 The runner has the same rules: `report_artifacts` in `operator/sandbox/workspace.py`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+
+from codeexec_api.paths import MAX_PATH_BYTES
+
+
+def literally(path: str) -> str:
+    """The entry that selects the file with this path and no other: *, ? and [ stand for themselves.
+
+    An entry has as many characters as a path at most. A path that would get too long stays as it is: the entry then
+    selects the file all the same, and may select others.
+    """
+    entry = re.sub(r"([*?[])", r"[\1]", path)
+    return entry if len(entry.encode()) <= MAX_PATH_BYTES else path
 
 
 def place(path: str, fetch: Sequence[str]) -> int:

@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.client.rest import RESTClientObject, RESTResponse
+from multidict import CIMultiDict
 
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.transport.credentials import Credentials, Identity, tls_context
@@ -104,8 +105,8 @@ class Connections(RESTClientObject):
         async def send(identity: Identity | None) -> RESTResponse:
             if identity and identity.tls != self._tls:
                 await self._renew(identity)
-            shown = {"authorization": identity.authorization} if identity and identity.authorization else {}
-            sent = {**(headers or {}), **shown}
+            sent = CIMultiDict(headers or {})
+            sent.extend(identity.headers if identity else ())
             if self._closed:  # also while the identity was renewed
                 raise ClusterUnreachable(CLOSED)
             try:

@@ -17,9 +17,14 @@ from typing import Any, Final, TypeAlias
 from kubernetes.aio import client
 
 from executor_client.exceptions import ClusterUnreachable
+from executor_client.transport.impersonation import Header
 
 _EARLY: Final = timedelta(seconds=5)
 """How long before its end a token is replaced."""
+
+
+_AGAIN_SECONDS: Final = 5
+"""How long a failure to read counts for all requests, unless a file changes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,12 +35,18 @@ class Identity:
     certificate: bytes = b""
     key: bytes = b""
     authority: bytes = b""
+    impersonation: tuple[Header, ...] = ()
     expires_at: datetime | None = None
 
     @property
     def expired(self) -> bool:
         """True if the API server is about to refuse it."""
         return self.expires_at is not None and datetime.now(UTC) + _EARLY >= self.expires_at  # noqa: TID251 - the plugin's clock
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Those that each request has, by name and value. A name may be there several times."""
+        return ((("Authorization", self.authorization),) if self.authorization else ()) + self.impersonation
 
     @property
     def tls(self) -> tuple[bytes, bytes, bytes]:
@@ -63,6 +74,15 @@ Read: TypeAlias = Callable[[], Coroutine[Any, Any, Reading]]
 _Stamps: TypeAlias = tuple[tuple[int, int] | None, ...]
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """Why credentials could not be read. That counts while the files are the same, until a time of the loop's clock."""
+
+    why: str
+    stamps: _Stamps
+    until: float
+
+
 class Credentials:
     """The identity that counts. For one event loop.
 
@@ -79,6 +99,23 @@ class Credentials:
     def _keep(self, reading: Reading) -> None:
         self.identity, self._files = reading.identity, reading.files
         self._stamps = _stamps(reading.files)
+        self._failure: _Failure | None = None
+
+    async def _read_again(self) -> None:
+        """Read it, unless that has just failed for another request.
+
+        Raises:
+            ClusterUnreachable: it can't be read.
+        """
+        stamps, clock = _stamps(self._files), asyncio.get_running_loop().time
+        failure = self._failure
+        if failure and failure.stamps == stamps and clock() < failure.until:
+            raise ClusterUnreachable(failure.why)
+        try:
+            self._keep(await self._read())
+        except ClusterUnreachable as error:
+            self._failure = _Failure(str(error), stamps, clock() + _AGAIN_SECONDS)
+            raise
 
     async def current(self) -> Identity:
         """The identity, read again if it is about to expire or if one of its files has changed.
@@ -93,7 +130,7 @@ class Credentials:
             async with self._lock:
                 if self._stale and self.identity is before:  # else another request has just had it read
                     try:
-                        self._keep(await self._read())
+                        await self._read_again()
                     except ClusterUnreachable:
                         if self.identity.expired:
                             raise
@@ -110,7 +147,7 @@ class Credentials:
         """
         async with self._lock:
             if self.identity is refused:
-                self._keep(await self._read())
+                await self._read_again()
             return None if self.identity == refused else self.identity
 
     @property

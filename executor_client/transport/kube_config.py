@@ -24,10 +24,14 @@ from kubernetes.client.rest import should_bypass_proxies
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.model.words import option
 from executor_client.transport.credentials import Credentials, Identity, Read, Reading
+from executor_client.transport.impersonation import impersonation
 
 _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KUBECONFIG: Final = "~/.kube/config"
 _MERGED: Final = ("clusters", "contexts", "users")
+_TOLD: Final = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url", "disable-compression")
+_EXTENSION: Final = "client.authentication.k8s.io/exec"
+"""Of a cluster in a kubeconfig: what its plugins are to know."""
 _YAML: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLUGIN_SECONDS: Final = 60
 _LOGIN_SECONDS: Final = 300
@@ -43,11 +47,15 @@ async def find(kubeconfig: str | None, context: str | None) -> tuple[client.Conf
     reading = await reader(kubeconfig, context)()
     configuration = reading.configuration
     # aiohttp takes NO_PROXY as Python's urllib reads it: names and domains only. kubectl takes networks, too.
-    no_proxy = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
-    if configuration.proxy is None and should_bypass_proxies(configuration.host, no_proxy):
+    if configuration.proxy is None and should_bypass_proxies(configuration.host, no_proxy()):
         configuration.client_session_kwargs = {"trust_env": False}
     # Read again, it is the same context, whatever a kubeconfig has as the current one by then.
     return configuration, Credentials(reader(kubeconfig, context or reading.context), reading)
+
+
+def no_proxy() -> str:
+    """Hosts and networks for which no proxy of the environment is used: as in Go, this machine is always one."""
+    return f"{os.environ.get('no_proxy', os.environ.get('NO_PROXY', ''))},localhost,127.0.0.0/8,::1"
 
 
 def reader(kubeconfig: str | None, context: str | None) -> Read:
@@ -88,6 +96,7 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         cluster = merger.config["clusters"].get_with_name(chosen["cluster"])["cluster"]
         named = merger.config["users"].get_with_name(chosen["user"], safe=True) if users and "user" in chosen else None
         user: Any = named["user"] if named else None
+        impersonated = impersonation(user.value) if user else ()
         read, files = {}, [Path(one) for one in merger.paths]
         # Taken out of what the loader sees, which would write it into temporary files.
         for node, name in ((cluster, "certificate-authority"), (user, "client-certificate"), (user, "client-key")):
@@ -98,10 +107,14 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         plugin = user["exec"] if user and "exec" in user else None
         if plugin:
             del user.value["exec"]
+            if os.sep in plugin["command"]:
+                plugin.value["command"] = str(_beside(plugin, plugin["command"]))
+        wanted = plugin and plugin.safe_get("provideClusterInfo")
+        told = {"cluster": _told_of(cluster, read["certificate-authority"])} if wanted else {}
         loader.cert_file = loader.key_file = None
         async with asyncio.timeout(_PLUGIN_SECONDS):  # for an auth-provider, which was before plugins
             await loader.load_and_set(configuration)
-        shown: dict[str, Any] = await _ask(plugin, where) if plugin else {}
+        shown: dict[str, Any] = await _ask(plugin, where, told) if plugin else {}
     except config.ConfigException as error:
         raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
     except (OSError, yaml.YAMLError) as error:
@@ -118,6 +131,7 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
         certificate=shown.get("clientCertificateData", "").encode() or read["client-certificate"],
         key=shown.get("clientKeyData", "").encode() or read["client-key"],
         authority=read["certificate-authority"],
+        impersonation=impersonated,
         expires_at=_time(shown.get("expirationTimestamp")),
     )
     _leave_out_credentials(configuration, identity)
@@ -171,8 +185,16 @@ def _beside(node: Any, file: str) -> Path:
     return Path(node.path).absolute().parent / file
 
 
-async def _ask(plugin: Any, where: str) -> dict[str, Any]:
-    """What a credential plugin answers.
+def _told_of(cluster: Any, authority: bytes) -> dict[str, Any]:
+    """What a credential plugin is told of a cluster, as by kubectl."""
+    data = base64.b64encode(authority).decode()
+    told = {**{name: cluster.value.get(name) for name in _TOLD}, "certificate-authority-data": data}
+    extensions = {one["name"]: one["extension"] for one in cluster.value.get("extensions") or ()}
+    return {name: value for name, value in {**told, "config": extensions.get(_EXTENSION)}.items() if value}
+
+
+async def _ask(plugin: Any, where: str, told: dict[str, Any]) -> dict[str, Any]:
+    """What a credential plugin answers that is told this, too.
 
     Raises:
         ClusterUnreachable: it can't be run, or doesn't answer in time.
@@ -181,7 +203,7 @@ async def _ask(plugin: Any, where: str) -> dict[str, Any]:
     seconds = _LOGIN_SECONDS if sys.stdout.isatty() else _PLUGIN_SECONDS
     try:
         async with asyncio.timeout(seconds):
-            answer = await _run(ExecProvider(plugin))
+            answer = await _run(ExecProvider(plugin), told)
     except TimeoutError:
         raise ClusterUnreachable(
             f"the credential plugin {plugin['command']!r} that the kubeconfig {where} names has not answered within "
@@ -200,15 +222,15 @@ async def _ask(plugin: Any, where: str) -> dict[str, Any]:
     return answer
 
 
-async def _run(provider: ExecProvider) -> dict[str, Any]:
+async def _run(provider: ExecProvider, told: dict[str, Any]) -> dict[str, Any]:
     """What a plugin answers. The library leaves its process behind where nobody waits for it any more.
 
     Raises:
         OSError: it can't be run.
         ConfigException: it has failed, or its answer is none.
     """
-    version, spec = provider.api_version, {"interactive": sys.stdout.isatty()}
-    info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec})
+    version, spec = provider.api_version, {**told, "interactive": sys.stdout.isatty()}
+    info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec}, default=str)
     environment = {**provider.env, "KUBERNETES_EXEC_INFO": info}
     create = asyncio.create_subprocess_exec(*provider.args, env=environment, stdout=PIPE, stderr=PIPE)
     creation = asyncio.create_task(create)
@@ -221,8 +243,8 @@ async def _run(provider: ExecProvider) -> dict[str, Any]:
             process._transport.close()  # type: ignore[attr-defined]
             await process.wait()
     if process.returncode:
-        told = errors.decode(errors="replace").strip()
-        raise config.ConfigException(f"exec: process returned {process.returncode}{'. ' if told else ''}{told}")
+        why = errors.decode(errors="replace").strip()
+        raise config.ConfigException(f"exec: process returned {process.returncode}{'. ' if why else ''}{why}")
     try:
         answer: dict[str, Any] = json.loads(output)
         if answer["apiVersion"] != version:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from codeexec_api.digests import sha256_hex
@@ -10,6 +11,7 @@ from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
 from executor_client.client.session_handle import SessionHandle, demand_success
 from executor_client.exceptions import CodeExecError
 from executor_client.model.results import Artifact
+from executor_client.model.selection import literally
 
 logger = logging.getLogger(__name__)
 
@@ -22,14 +24,17 @@ async def fetch_after(
 ) -> dict[str, bytes]:
     """Content of files that an execution has left in the workspace, as far as they are still the same.
 
-    What can't be fetched is a line in the log: the code has run.
+    What can't be fetched is a line in the log: the code has run. So the fetch has no limit for its start.
     """
     found: dict[str, bytes] = {}
+    patient = replace(session.request, start_seconds=None)
     digests = {one.path: one.sha256 for one in left}
     for group in groups({one.path: one.size_bytes for one in left}, MAX_FETCH_BYTES, PATTERNS_AT_ONCE):
         why = "another execution has changed or deleted them"
         try:
-            result = await session.execute((), fetch=group, list_files="None", cancelled=cancelled)
+            result = await session.execute(
+                (), patient, fetch=list(map(literally, group)), list_files="None", cancelled=cancelled
+            )
             demand_success(result)
             found |= {path: one for path, one in result.files.items() if sha256_hex(one) == digests.get(path)}
         except CodeExecError as error:

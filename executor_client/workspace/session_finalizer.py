@@ -8,12 +8,13 @@ import asyncio
 import logging
 import threading
 from typing import Any, Final
+from urllib.parse import quote
 
 from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
 from executor_client.client.request import ClusterRef
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.transport.credentials import Reading, tls_context
-from executor_client.transport.kube_config import reader
+from executor_client.transport.kube_config import no_proxy, reader
 from executor_client.workspace.shared_session import SharedSession
 
 logger = logging.getLogger(__name__)
@@ -38,28 +39,34 @@ def end_unattended(shared: SharedSession, cluster: ClusterRef) -> None:
 def _end(name: str, cluster: ClusterRef) -> None:
     try:
         # Nothing else needs the synchronous client, which takes a while to load.
-        from kubernetes import client
+        from kubernetes.client import Configuration
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.client.rest import RESTClientObject
+        from urllib3 import HTTPHeaderDict
 
         read = asyncio.run(_read(cluster))
-        configuration: Any = client.Configuration()
+        configuration: Any = Configuration()
         configuration.host, configuration.verify_ssl = read.configuration.host, read.configuration.verify_ssl
         configuration.tls_server_name = read.configuration.tls_server_name
-        configuration.proxy = read.configuration.proxy or configuration.proxy
-        if read.identity.authorization:
-            configuration.api_key = {"authorization": read.identity.authorization}
+        if read.configuration.proxy:
+            configuration.proxy, configuration.no_proxy = read.configuration.proxy, ""
+        else:  # that of the environment, which the library has looked up
+            configuration.no_proxy = no_proxy()
         configuration.retries = False
-        with client.ApiClient(configuration) as api:
-            context = tls_context(read.configuration, read.identity)
-            api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
-            client.CustomObjectsApi(api).patch_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                cluster.namespace,
-                SESSION_PLURAL,
-                name,
-                {"spec": {"ended": True}},
-                _request_timeout=_CONNECT_AND_READ_SECONDS,
-            )
+        headers = HTTPHeaderDict({"Content-Type": "application/merge-patch+json"})
+        for header, value in read.identity.headers:
+            headers.add(header, value.encode().decode("latin-1"))  # as which the library encodes it again
+        namespace = quote(cluster.namespace, safe="")
+        url = f"{configuration.host}/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{SESSION_PLURAL}/{name}"
+        connections = RESTClientObject(configuration)
+        connections.pool_manager.connection_pool_kw["ssl_context"] = tls_context(read.configuration, read.identity)
+        try:
+            ended: Any = {"spec": {"ended": True}}
+            answer = connections.request("PATCH", url, headers, ended, _request_timeout=_CONNECT_AND_READ_SECONDS)
+            if answer.status >= 300:
+                raise ApiException(http_resp=answer)
+        finally:
+            connections.close()
     except Exception as error:  # the last thing that is done; there is nobody to tell but the log
         logger.info("could not end session %s, which ends at its idle timeout: %s", name, error)
 

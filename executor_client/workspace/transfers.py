@@ -10,6 +10,7 @@ from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import Artifact, ExecutionResult
+from executor_client.model.selection import literally
 from executor_client.workspace.batches import PATTERNS_AT_ONCE, fetch_after, groups
 from executor_client.workspace.shared_session import OpenSession
 from executor_client.workspace.work_dir import NameRefused, WorkDir, is_kept_source
@@ -98,7 +99,7 @@ async def fetch(sizes: Mapping[str, int], cancelled: asyncio.Event, opened: Open
     """Content of files of the workspace, as far as they are there, in as many executions as their sizes need."""
     found: dict[str, bytes] = {}
     for group in groups(sizes, MAX_FETCH_BYTES, PATTERNS_AT_ONCE):
-        contents = await opened.session.download(group, cancelled=cancelled)
+        contents = await opened.session.download(list(map(literally, group)), cancelled=cancelled)
         found |= {path: contents[path] for path in group if path in contents}
     return found
 
@@ -110,10 +111,7 @@ async def bring_back(
     wanted: list[Artifact] = []
     room = MAX_FETCH_BYTES
     for artifact in result.artifacts:
-        # A name with * or ? would be a pattern that may match more.
-        if folder.keeps_out(artifact.path) or set("*?") & set(artifact.path):
-            continue
-        if artifact.size_bytes <= room:
+        if artifact.size_bytes <= room and not folder.keeps_out(artifact.path):
             wanted.append(artifact)
             room -= artifact.size_bytes
     found = await fetch_after(opened.session, result.name, wanted, cancelled)

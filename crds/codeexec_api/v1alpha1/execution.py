@@ -123,8 +123,9 @@ class ArtifactRequest(Model):
         max_length=64,
         description="fetch selects the files whose content status.outputRefs or status.outputStore holds, up to "
         f"{MAX_FETCH_BYTES // 2**20} MiB together, or {MAX_STORED_BYTES // 2**20} MiB if the operator has an output "
-        "store. Each entry is a path relative to the workspace, or a pattern with * or ?. In a pattern, * and ? also "
-        "match slashes. Where not all files fit, those of earlier entries come first. If unset, no files are fetched.",
+        "store. Each entry is a path relative to the workspace, or a pattern with *, ? or [abc]. In a pattern, * and ? "
+        "also match slashes. Where not all files fit, those of earlier entries come first. If unset, no files are "
+        "fetched.",
     )
 
 

@@ -340,6 +340,10 @@ def test_cp_into_and_out_of_a_session(codeexec, fake, tmp_path) -> None:
     (tmp_path / "folder").mkdir()
     assert codeexec("cp", f"{name}:in/a.bin", str(tmp_path / "folder")).exit_code == 0
     assert (tmp_path / "b.bin").read_bytes() == (tmp_path / "folder" / "a.bin").read_bytes() == b"\x00\xff"
+    for odd, length in (("a[1]", 1), ("a1", 15_000_000), ("a?", 2_000_000)):
+        (tmp_path / odd).write_bytes(bytes(length))
+        assert codeexec("cp", str(tmp_path / odd), f"{name}:in/").exit_code == 0
+    assert codeexec("cp", f"{name}:in/a?", str(tmp_path / "c.bin")).exit_code == 0, "no other file is fetched"
     missing = codeexec("cp", f"{name}:nothing", str(tmp_path))
     assert (missing.exit_code, missing.stderr) == (1, f"Error: session {name} has no file 'nothing'\n")
 

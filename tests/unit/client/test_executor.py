@@ -5,6 +5,7 @@ import json
 import re
 import socket
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,16 @@ def test_a_dump_names_the_kubeconfig_and_holds_nothing_of_it(tmp_path: Path) -> 
 
 
 def test_a_dump_has_the_cluster_of_the_client_that_the_executor_was_given() -> None:
-    client = CodeExecutionClient(ClusterRef("team-a", "/home/one/kubeconfig", "prod"))
-    again = CodeExecutor.load_component(KubernetesCodeExecutor(client=client).dump_component())
-    assert again._client.cluster == client.cluster  # type: ignore[attr-defined]
+    cluster = ClusterRef(**{one.name: f"s3://{one.name}" for one in fields(ClusterRef)})
+    dumped = KubernetesCodeExecutor(client=CodeExecutionClient(cluster)).dump_component()
+    again = CodeExecutor.load_component(json.loads(dumped.model_dump_json()))
+    assert again._client.cluster == cluster  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(ClusterRef)])
+def test_a_client_has_a_cluster_of_its_own(name: str) -> None:
+    with pytest.raises(ValueError, match="give either client, or namespace, kubeconfig, context and output_store"):
+        KubernetesCodeExecutor(client=CodeExecutionClient(), **{name: "x"})
 
 
 def test_what_can_not_be_written_down_is_not_dumped() -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import base64
+import json
 import os
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from polling import clock_jumps_once
 from executor_client import ClusterRef, ClusterUnreachable, CodeExecutionClient
 from executor_client.transport import kube_config
 from executor_client.transport.kube_config import find
+from executor_client.workspace import session_finalizer
 
 
 class Proxy:
@@ -74,16 +76,44 @@ async def test_the_proxy_of_the_kubeconfig_is_used(proxy: Proxy, tmp_path: Path)
     assert set(proxy.asked) == {"CONNECT 127.0.0.1:1 HTTP/1.1"}
 
 
-@pytest.mark.parametrize("no_proxy", [None, "127.0.0.1", "127.0.0.0/8", "192.168.0.0/16,nonsense/99"])
-async def test_the_proxy_of_the_environment_is_used_but_for_no_proxy(
+@pytest.mark.parametrize("no_proxy", [None, "0.0.0.0", "0.0.0.0/8", "192.168.0.0/16,nonsense/99"])
+async def test_the_proxy_of_the_environment_is_used_except_for_no_proxy(
     no_proxy: str | None, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """0.0.0.0 is this machine, too, but no loopback address."""
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)
     if no_proxy:
         monkeypatch.setenv("NO_PROXY", no_proxy)
-    await ask(tmp_path)
+    await ask(tmp_path, server="https://0.0.0.0:1")
     used = no_proxy is None or no_proxy.startswith("192")
-    assert set(proxy.asked) == ({"CONNECT 127.0.0.1:1 HTTP/1.1"} if used else set())
+    assert set(proxy.asked) == ({"CONNECT 0.0.0.0:1 HTTP/1.1"} if used else set())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST", "[::1]"])
+async def test_no_proxy_of_the_environment_is_asked_for_this_machine(
+    host: str, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in kubectl: an API server of kind or of a tunnel listens there."""
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    monkeypatch.setenv("NO_PROXY", "192.168.0.0/16")
+    await ask(tmp_path, server=f"https://{host}:1")
+    assert proxy.asked == []
+
+
+@pytest.mark.parametrize("no_proxy", ["", "0.0.0.0"])
+@pytest.mark.parametrize(("host", "loopback"), [("127.0.0.1", True), ("0.0.0.0", False)])
+@pytest.mark.parametrize("named", [True, False], ids=["of the kubeconfig", "of the environment"])
+async def test_the_farewell_of_a_session_takes_the_same_way(
+    no_proxy: str, host: str, loopback: bool, named: bool, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", no_proxy)
+    if not named:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    cluster = client_of(tmp_path, server=f"https://{host}:1", **({"proxy-url": proxy.url} if named else {})).cluster
+    assert cluster
+    await asyncio.to_thread(session_finalizer._end, "session-1", cluster)
+    used = named or not (loopback or no_proxy)
+    assert {one.split(" HTTP/")[0] for one in proxy.asked} == ({f"CONNECT {host}:1"} if used else set())
 
 
 BROKEN = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").decode()
@@ -204,6 +234,61 @@ async def test_a_plugin_that_fails_or_answers_something_else_is_an_error_of_ours
     await plugin.began()
     with pytest.raises(ClusterUnreachable, match=told):
         await finding
+
+
+TELLING = f"""#!/bin/sh
+printf %s "$KUBERNETES_EXEC_INFO" > "$TOLD"
+echo '{ANSWER}'
+"""
+
+
+def write_with_telling_plugin(folder: Path, command: str, cluster: dict[str, Any], **more: Any) -> Path:
+    """A kubeconfig in the folder, whose plugin writes down what the plugin is told."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "plugin").write_text(TELLING)
+    (folder / "bin" / "plugin").chmod(0o755)
+    write_two_contexts(folder / "kubeconfig", "a")
+    config = yaml.safe_load((folder / "kubeconfig").read_text())
+    named = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "interactiveMode": "Never"}
+    environment = [{"name": "TOLD", "value": str(folder / "told")}]
+    config["users"][0]["user"] = {"exec": {**named, "env": environment, **more}}
+    config["clusters"][0]["cluster"] |= cluster
+    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    return folder / "kubeconfig"
+
+
+@pytest.mark.parametrize("command", ["bin/plugin", "./bin/plugin"])
+async def test_a_plugin_with_a_relative_path_is_beside_the_kubeconfig_as_in_kubectl(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    _, credentials = await find(str(write_with_telling_plugin(tmp_path / "home", command, {})), None)
+    assert credentials.identity.authorization == "Bearer t"
+    assert "cluster" not in json.loads((tmp_path / "home" / "told").read_text())["spec"]
+
+
+async def test_a_plugin_without_a_path_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_with_telling_plugin(tmp_path / "home", "plugin", {})
+    monkeypatch.setenv("PATH", f"{tmp_path}/home/bin:{os.environ['PATH']}")
+    _, credentials = await find(str(path), None)
+    assert credentials.identity.authorization == "Bearer t"
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+async def test_a_plugin_that_asks_for_the_cluster_is_told_of_it(tmp_path: Path, as_file: bool) -> None:
+    told = {"server": "https://a.example:6443", "tls-server-name": "b", "insecure-skip-tls-verify": True}
+    told |= {"proxy-url": "http://c:1", "certificate-authority-data": "YWJj"}
+    ours = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "d", "since": date(2024, 1, 2)}}
+    extensions = [{"name": "other", "extension": {"x": 1}}, ours]
+    cluster = {**told, "extensions": extensions}
+    if as_file:
+        (tmp_path / "ca.crt").write_bytes(b"abc")
+        cluster["certificate-authority"] = "../ca.crt"
+        del cluster["certificate-authority-data"]
+    path = write_with_telling_plugin(tmp_path / "home", "./bin/plugin", cluster, provideClusterInfo=True)
+    await find(str(path), None)
+    spec = json.loads((tmp_path / "home" / "told").read_text())["spec"]
+    assert spec["cluster"] == {**told, "config": {"audience": "d", "since": "2024-01-02"}}
 
 
 # --- parsing ---

@@ -404,9 +404,24 @@ async def test_functions_are_not_replaced_by_a_file_of_their_name(
 
 
 async def test_one_file_that_can_not_come_back_does_not_hold_up_the_others(make: Make, tmp_path: Path) -> None:
-    result = await call(make(work_dir=tmp_path), "write * many", "write good 1", "write HEAD x")
-    assert {one.path: one.fetched for one in result.artifacts} == {"*": False, "good": True, "HEAD": False}
+    result = await call(make(work_dir=tmp_path), "write .x many", "write good 1", "write HEAD x")
+    assert {one.path: one.fetched for one in result.artifacts} == {".x": False, "good": True, "HEAD": False}
     assert (tmp_path / "good").read_text() == "1"
+
+
+@pytest.mark.parametrize("name", ["data[1].csv", "data[[]1].csv", "data?.csv", "*.csv", "data[!2-9].csv"])
+async def test_a_name_that_looks_like_a_pattern_is_that_of_one_file(
+    make: Make, fake: FakeCluster, tmp_path: Path, name: str
+) -> None:
+    executor = make(work_dir=tmp_path)
+    await call(executor, "write data1.csv other", "write data[1.csv other")
+    result = await call(executor, f"write {name} mine")
+    assert [(one.path, one.fetched) for one in result.artifacts] == [(name, True)]
+    assert (tmp_path / name).read_text() == "mine"
+    [downloaded] = await executor.download_files([name], CancellationToken())
+    assert Path(downloaded).read_text() == "mine"
+    for transfer in [one for one in fake.executions if one.spec.artifacts.fetch][1:]:
+        assert [one.path for one in transfer.status.artifacts] == [name]
 
 
 async def test_a_second_cancellation_of_the_task_ends_the_wait(fake: FakeCluster, make: Make) -> None:

@@ -14,7 +14,7 @@ import codeexec
 from codeexec import sync
 from codeexec.testing import FakeBlock, FakeCluster, FakeOutcome
 from codeexec_api import ExecutionPolicySpec, Limits
-from executor_client import KubernetesCodeExecutor, LocalSandboxExecutor
+from executor_client import ClusterRef, CodeExecutionClient, KubernetesCodeExecutor, LocalSandboxExecutor
 from executor_client.testing import FAKE_IMAGE
 
 
@@ -105,6 +105,17 @@ async def test_code_that_does_not_start_in_time_is_cancelled(fake: FakeCluster, 
         assert isinstance(raised.value, TimeoutError)
         await client.executions.cancel(first.metadata.name)
         assert (await running).error
+
+
+async def test_a_kubeconfig_may_be_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig"
+    for client in (
+        codeexec.Client(agent="a", kubeconfig=path),
+        codeexec.Client(agent="a", backend=CodeExecutionClient(ClusterRef(kubeconfig=path))),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(codeexec.ClusterUnreachable, match=f"found no kubeconfig: {path} does not exist"):
+            await client.run("1")
+    assert ClusterRef(kubeconfig=path) == ClusterRef(kubeconfig=str(path))  # type: ignore[arg-type]
 
 
 async def test_a_call_can_take_a_limit_back() -> None:

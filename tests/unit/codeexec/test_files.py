@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from polling import until
+from polling import clock_jumps_once, settled, until
 
 import codeexec
 from codeexec._files import Files
@@ -59,6 +59,14 @@ async def test_a_question_moves_no_content() -> None:
         assert [one.spec.artifacts.fetch for one in fake.executions[before:]] == [(), ("d/299",), (), ("d/300",)]
         await files.write_many({f"c{n}": bytes(15_000_000) for n in range(6)})
         assert (await files.stat("c5")).sha256, "not among the 64 MiB that a list has the digests of"
+
+
+async def test_a_name_that_looks_like_a_pattern_is_that_of_one_file(files: Files) -> None:
+    await files.write_many({"data[1].csv": "mine", "data1.csv": "other"})
+    assert await files.read("data[1].csv") == b"mine"
+    await files.write("data1.csv", bytes(15_000_000))
+    await files.write_many({"x": bytes(2_000_000), "data[1].csv": "mine"})
+    assert await files.read_many(["data[1].csv", "x"]) == {"data[1].csv": b"mine", "x": bytes(2_000_000)}
 
 
 async def test_a_file_is_removed(files: Files) -> None:
@@ -166,3 +174,17 @@ async def test_a_display_of_a_later_call_is_not_taken_for_that_of_an_earlier_one
         assert [one.data for one in result.displays] in ([code.encode()], [])
     assert results[1].displays
     assert "output-1-0.txt: another execution has changed or deleted them" in caplog.text
+
+
+async def test_a_display_comes_however_long_another_call_of_the_session_takes() -> None:
+    """The limit of the start is one for code: the code of this call has run."""
+    fake = FakeCluster(run=lambda block: FakeOutcome(never_ends=True) if block.code == "hang" else signs(block))
+    client = codeexec.Client(agent="a", backend=fake.client(), start_timeout=30)
+    async with client, client.session() as session:
+        first, other = asyncio.create_task(session.run("first")), asyncio.create_task(session.run("hang"))
+        clock_jumps_once(lambda: len(fake.executions) == 3, 31)
+        await until(lambda: len(fake.executions) == 3)
+        await settled()
+        await client.executions.cancel(fake.executions[1].metadata.name)
+        assert [one.data for one in (await first).displays] == [b"first"]
+        await other

@@ -2,13 +2,18 @@
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
+import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from polling import until
 
 import codeexec
 from codeexec.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 from codeexec_api import ExecutionPolicySpec
+from executor_client import ClusterRef, CodeExecutionClient
 
 POLICY = ExecutionPolicySpec.model_validate(
     {"images": [FAKE_IMAGE], "maxTimeoutSeconds": 60, "withApproval": {"maxTimeoutSeconds": 90}}
@@ -30,12 +35,43 @@ def client(fake: FakeCluster) -> codeexec.Client:
     return codeexec.Client(agent="a", backend=fake.client())
 
 
+@pytest.mark.parametrize("phase", ["Failed", codeexec.Phase.FAILED])
+async def test_a_phase_may_be_its_word_on_a_cluster_too(tmp_path: Path, phase: str) -> None:
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.query.get("fieldSelector"))
+        return web.json_response({"items": [], "metadata": {}})
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        cluster = {"name": "one", "cluster": {"server": str(server.make_url("")).rstrip("/")}}
+        context = {"name": "one", "context": {"cluster": "one", "user": "one"}}
+        config = {"current-context": "one", "clusters": [cluster], "contexts": [context]}
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config | {"users": [{"name": "one", "user": {}}]}))
+        async with codeexec.Client(agent="a", kubeconfig=str(tmp_path / "kubeconfig")) as client:
+            assert [one async for one in client.executions.list(phase=phase)] == []
+        async with CodeExecutionClient(ClusterRef(kubeconfig=str(tmp_path / "kubeconfig"))) as low:
+            assert await low.list_executions(phase=phase) == []
+    assert asked == ["status.phase=Failed"] * 2
+
+
+async def test_a_word_that_is_no_phase_is_refused(fake: FakeCluster, client: codeexec.Client) -> None:
+    told = "phase is 'succeeded', but must be one of Pending, AwaitingApproval, .*, Succeeded, "
+    with pytest.raises(ValueError, match=told):
+        [one async for one in client.executions.list(phase="succeeded")]
+    with pytest.raises(ValueError, match=told):
+        await fake.client().list_executions(phase="succeeded")
+
+
 async def test_executions(client: codeexec.Client) -> None:
     good, bad = await client.run("show"), await client.run("fail")
     names = [one.metadata.name async for one in client.executions.list()]
     assert set(names) == {good.execution, bad.execution}
     failed = [one.metadata.name async for one in client.executions.list(phase=codeexec.Phase.FAILED)]
     assert failed == [bad.execution]
+    assert failed == [one.metadata.name async for one in client.executions.list(phase="Failed")]
     record = await client.executions.get(good.execution)
     assert (record.status.phase, record.spec.source.agent) == (codeexec.Phase.SUCCEEDED, "a")
     assert await client.executions.result(good.execution) == good

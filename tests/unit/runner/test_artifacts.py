@@ -56,6 +56,8 @@ def test_all_files_or_none(session: Any) -> None:
         (["*.txt"], ["a.txt", "d/b.txt"]),
         (["d/*"], ["d/[c].bin", "d/b.txt"]),
         (["d/[c].bin"], ["d/[c].bin"]),
+        (["d/[[]c].bin"], ["d/[c].bin"]),
+        (["d/[ab].txt"], ["d/b.txt"]),
         (["?.TXT", "nothing"], []),
         (["../*", "/etc/passwd"], []),
     ],
