@@ -7,6 +7,7 @@ from typing import Final
 
 from codeexec_operator.adapters.code_run import CodeRun
 from codeexec_operator.adapters.connection import Connection
+from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.worker import Worker, all_of
 from codeexec_operator.core.actions import Action, AdoptPod
 
@@ -36,13 +37,13 @@ class Chores:
         if adoptions:
             self._worker.run_in_background(self._adopt(adoptions, seconds))
 
-    def tidy_up(self, chores: Sequence[Action]) -> None:
+    def tidy_up(self, chores: Sequence[Action], runner: Connection | None) -> None:
         """What is to be done once code has started, but not beside code that takes no time, nor beside its result.
 
-        If the connection has ended meanwhile, nothing is done: the code may have to be handed over again.
+        If the connection ends before the runner has shown that it has the code, nothing is done: the code may have to
+        be handed over again. Without chores it is found out all the same: a key may be needed until then.
         """
-        if chores:
-            self._worker.run_in_background(self._tidy_up(chores))
+        self._worker.run_in_background(self._tidy_up(chores, runner))
 
     def end(self, runner: Connection | None = None) -> None:
         """The execution is over. Its runner may exit, once the caller has the result."""
@@ -54,12 +55,21 @@ class Chores:
         if not await _comes(self._over, seconds):
             await all_of([self._act(action) for action in adoptions])
 
-    async def _tidy_up(self, chores: Sequence[Action]) -> None:
+    async def _tidy_up(self, chores: Sequence[Action], runner: Connection | None) -> None:
         if await _comes(self._over, _CHORES_SECONDS):
             await asyncio.sleep(_RESULT_SECONDS)
-        elif not self._code.told:
+        elif not await self._arrives(runner):
             return
         await all_of([self._act(action) for action in chores])
+
+    async def _arrives(self, runner: Connection | None) -> bool:
+        """Wait until the runner has shown that it has the code, or until the execution is over and needs it no more."""
+        arrives, over = (asyncio.ensure_future(one) for one in (self._code.arrives(runner), self._over.wait()))
+        try:
+            await asyncio.wait((arrives, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(arrives, over)
+        return self._over.is_set() or self._code.arrived
 
     async def _acknowledge(self, runner: Connection) -> None:
         """A pod that ends takes the node's time."""

@@ -104,7 +104,7 @@ class ExecutionWorker(PodWorker):
     @property
     def awaited(self) -> Awaited:
         """What it may still need."""
-        return Awaited.by(self._seen.execution, handed_over=self._code.told)
+        return Awaited.by(self._seen.execution, handed_over=self._code.arrived)
 
     @property
     def phase(self) -> Phase:
@@ -240,8 +240,9 @@ class ExecutionWorker(PodWorker):
         self._code.begin()
         timing = self.context.timing
         self._chores.adopt(adoptions, timing.reuse_run if self.place.may_hand_back else timing.adopt)
-        await self._code.start(self.place.connection, start.messages)
-        self._chores.tidy_up(others)
+        runner = self.place.connection
+        await self._code.start(runner, start.messages)
+        self._chores.tidy_up(others, runner)
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         written = await self.rechecked(self.context.recorder.write_execution(self._seen.execution, status))

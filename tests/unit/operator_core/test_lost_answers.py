@@ -302,24 +302,33 @@ async def test_a_session_that_the_operator_gives_up_is_no_reason_either(
     assert cluster.session.status.message == "its runner did not stop an execution when asked to"
 
 
-@pytest.mark.parametrize("breaks", [False, True], ids=["no connection", "it breaks while the code is sent"])
-async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
+@pytest.mark.parametrize("how", ["no connection", "it breaks while the code is sent", "silent"])
+async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(chores, "_CHORES_SECONDS", 0)
     execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
     cluster, connected, handed = Refusing(execution, TimeoutError()), True, []
+    asked, ended = asyncio.Event(), asyncio.Event()
 
     async def start(job: Any, messages: Any) -> None:
         nonlocal connected
-        if not handed:
+        if not handed and how != "silent":
             connected = False
             job.cut_off()
         handed.append(messages)
-        if breaks and not connected:
+        if how == "it breaks while the code is sent" and not connected:
             raise ConnectionResetError
+
+    async def answers(uid: str) -> bool:
+        assert uid == execution.metadata.uid
+        if len(handed) > 1:
+            return True
+        asked.set()
+        await ended.wait()
+        return False
 
     lost = a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED)))
     session: Any = SimpleNamespace(
-        connection=SimpleNamespace(start=start),
+        connection=SimpleNamespace(start=start, answers=answers),
         view=a_view(),
         join=lambda _: None,
         let_in=lambda _: None,
@@ -330,10 +339,53 @@ async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pyte
     context = a_context(cluster, payloads=payloads)
     worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
     async with at_work(worker):
-        await until(lambda: handed and not worker._background)
+        await until(lambda: handed)
+        if how == "silent":
+            async with asyncio.timeout(60):
+                await asked.wait()
+            assert worker.awaited.payload, "the sweeper leaves it, too"
+            connected = False
+            ended.set()
+            worker._code.cut_off()
+        await until(lambda: not worker._background)
         assert worker.phase is Phase.RUNNING
         assert "delete payload" not in cluster.heard
         connected = True
         worker._code.resumed("NeverBegun")
         await until(lambda: "delete payload" in cluster.heard)
+        assert not worker.awaited.payload
     assert handed == [handed[0]] * 2
+
+
+async def test_the_payload_of_code_that_ends_unheard_goes_with_its_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner does not answer any more. What is over is not handed over again."""
+    monkeypatch.setattr(chores, "_CHORES_SECONDS", 0)
+    execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
+    cluster, asked = Refusing(execution, None), asyncio.Event()
+
+    async def start(job: Any, messages: Any) -> None:
+        pass
+
+    async def answers(uid: str) -> bool:
+        asked.set()
+        return await asyncio.Event().wait()
+
+    session: Any = SimpleNamespace(
+        connection=SimpleNamespace(start=start, answers=answers, acknowledge=lambda _: asyncio.sleep(0)),
+        view=a_view(),
+        join=lambda _: None,
+        let_in=lambda _: None,
+        give_up=lambda _: None,
+        leave=lambda *_, **__: None,
+        view_for=lambda *_: a_view(),
+    )
+    context = a_context(cluster, payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret()))
+    worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
+    async with at_work(worker):
+        async with asyncio.timeout(60):
+            await asked.wait()
+        assert "delete payload" not in cluster.heard
+        worker._code._begun_at = worker._code._frames_since = datetime.now(UTC) - timedelta(hours=1)
+        worker.wake()
+        await until(lambda: "delete payload" in cluster.heard)
+    assert cluster.execution.status.phase is Phase.TIMED_OUT
