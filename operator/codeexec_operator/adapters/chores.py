@@ -1,9 +1,9 @@
 """What is done for an execution once its code has started: beside code that takes long, and after the result."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from codeexec_operator.adapters.code_run import CodeRun
 from codeexec_operator.adapters.connection import Connection
@@ -28,7 +28,7 @@ async def _comes(event: asyncio.Event, seconds: float) -> bool:
 class Chores:
     """Of one execution, in the background of its `worker`. `act` carries out an action."""
 
-    def __init__(self, worker: Worker, code: CodeRun, act: Callable[[Action], Awaitable[None]]) -> None:
+    def __init__(self, worker: Worker, code: CodeRun, act: Callable[[Action], Coroutine[Any, Any, None]]) -> None:
         self._worker, self._code, self._act = worker, code, act
         self._over = asyncio.Event()
 
