@@ -123,7 +123,7 @@ class Connection:
             job.cut_off()
             return
         self._followed[job.uid] = _Followed(job, tells=True)
-        self.view = replace(self.view, handed=job.uid)
+        self.view = replace(self.view, handed=job.uid, handed_at=datetime.now(UTC))
         for message in messages:
             await self._send(message)
 
