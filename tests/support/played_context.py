@@ -30,7 +30,9 @@ def a_context(
     """The `Context` of an operator with this doorway to the API server; `rest` are other parts than the usual."""
     policy = policy or a_policy()
     metrics = SimpleNamespace(retried=lambda _: None, unexpected=lambda: None)
-    telemetry = telemetry or SimpleNamespace(execution_over=lambda *_: None, metrics=metrics)
+    telemetry = telemetry or SimpleNamespace(
+        execution_over=lambda *_: None, session_over=lambda _: None, metrics=metrics
+    )
     audit = audit or AuditLog("1", Metrics("1"), lambda _: None)
     nobody: Any = SimpleNamespace(written=lambda *_: None)
 
@@ -51,6 +53,6 @@ def a_context(
         "timing": Timing(),
         "epoch": 1,
         "sealing": SimpleNamespace(ring=()),
-        "recorder": Recorder(cluster, audit, nobody, telemetry, "1"),
+        "recorder": Recorder(cluster, audit, nobody, "1"),
     }
     return SimpleNamespace(cluster=cluster, telemetry=telemetry, audit=audit, **parts | rest)

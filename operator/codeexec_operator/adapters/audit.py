@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-from kubernetes.aio.client.exceptions import ApiException
-
 from codeexec_api import AuditAnchor, CodeExecution, CodeSession
 from codeexec_api.audit import (
     MEMBER,
@@ -30,7 +28,6 @@ from codeexec_api.audit import (
 from codeexec_api.audit_file import LogFile
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import AUDIT_FAILED, AUDIT_WRITTEN, Metrics
 from codeexec_operator.adapters.supervision import JobFailure
 
@@ -155,11 +152,11 @@ class AuditLog:
 
     @contextmanager
     def _line(self, namespace: str, event: AuditEvent, more: Mapping[str, Any]) -> Iterator[Line]:
-        """Write it, and another one if what it tells of fails."""
+        """Write it, and another one if what it tells of fails, or is not waited for: this process may be ending."""
         line = self._append(namespace, event, more)
         try:
             yield line
-        except (ApiException, *NETWORK_ERRORS) as error:
+        except BaseException as error:
             failed, number = of_a_failure(line, getattr(error, "status", None)), line.body["sequence"]
             try:
                 self._append(namespace, AuditEvent.NOT_WRITTEN, failed)

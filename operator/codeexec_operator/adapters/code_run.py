@@ -29,14 +29,26 @@ class CodeRun:
         self._begun_at: datetime | None = None
         self._missing = ""
         self._cancel_sent_at: datetime | None = None
+        self._answered = False
         self._storing = asyncio.Lock()
         self.share = Share(worker.context.output, worker.meta.namespace, self)
         self.uid, self.run_in_background, self.progressed = worker.meta.uid, worker.run_in_background, worker.wake
 
     @property
     def told(self) -> bool:
-        """True if the runner has the code, and its frames arrive here."""
+        """True if the code was handed to the runner, and its frames arrive here."""
         return self._frames is FrameStream.OPEN
+
+    @property
+    def arrived(self) -> bool:
+        """True if the runner has shown that it has the code. What was sent into a silent connection may be lost."""
+        return self.told and (self._answered or self.transcript.next_frame > 0)
+
+    async def arrives(self, runner: Connection | None) -> bool:
+        """Wait for that; False if the connection ends before."""
+        if self.told and not self.arrived and runner:
+            self._answered = await runner.answers(self.uid)
+        return self.arrived
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -141,8 +153,9 @@ class CodeRun:
     def resumed(self, missing: str) -> None:
         """The runner sends frames again, or it can't, for this reason."""
         self._frames_are(FrameStream.CLOSED if missing else FrameStream.OPEN, missing)
+        self._answered = not missing
 
     def _frames_are(self, frames: FrameStream, missing: str = "") -> None:
         self._frames, self._frames_since, self._missing = frames, now(), missing
-        self._cancel_sent_at = None  # it may have gone the way of the connection
+        self._cancel_sent_at, self._answered = None, False  # what was sent may have gone the way of the connection
         self._worker.wake()

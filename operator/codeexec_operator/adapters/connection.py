@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -65,6 +65,8 @@ class _Followed:
     job: Job
     tells: bool
     """True if frames that come are the next. Those that come before a runner has said that it resumes are not."""
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the runner has answered a ping that came behind the job, or the connection has ended."""
 
 
 class Connection:
@@ -121,7 +123,7 @@ class Connection:
             job.cut_off()
             return
         self._followed[job.uid] = _Followed(job, tells=True)
-        self.view = replace(self.view, handed=job.uid)
+        self.view = replace(self.view, handed=job.uid, handed_at=datetime.now(UTC))
         for message in messages:
             await self._send(message)
 
@@ -131,9 +133,8 @@ class Connection:
         Raises:
             ConnectionResetError: the connection has ended.
         """
-        if self._link is None:
+        if not await self._send(message):
             raise ConnectionResetError
-        await self._send(message)
 
     async def resume(self, job: Job) -> None:
         """Have a job told again, from where its transcript ends. `job` hears whether that is so."""
@@ -145,10 +146,7 @@ class Connection:
 
     async def cancel(self, uid: str) -> bool:
         """Have a job stopped; False if there is no connection at the moment."""
-        if self._link is None:
-            return False
-        await self._send({"cancel": uid})
-        return True
+        return await self._send({"cancel": uid})
 
     async def cancel_stray(self, uid: str) -> None:
         """Have a job stopped of which nobody wants to hear."""
@@ -176,6 +174,13 @@ class Connection:
             self.view = replace(self.view, pinged_at=datetime.now(UTC))
             await self._send({"ping": True})
 
+    async def answers(self, uid: str) -> bool:
+        """True once the runner has answered a ping that comes behind this job. False if the connection ends before."""
+        followed = self._followed.get(uid)
+        if followed and await self._send({"ping": uid}):
+            await followed.arrived.wait()
+        return uid in self._followed
+
     async def greet(self, greeting: Mapping[str, Any]) -> None:
         """Ask for another report. If the connection has just ended, the next one begins with what it is for."""
         await self._send(greeting)
@@ -184,9 +189,11 @@ class Connection:
         """Nobody wants to hear of this job any more."""
         self._followed.pop(uid, None)
 
-    async def _send(self, message: Mapping[str, Any]) -> None:
-        if self._link:
-            await self._link.send({**message, "epoch": self._epoch})
+    async def _send(self, message: Mapping[str, Any]) -> bool:
+        if self._link is None:
+            return False
+        await self._link.send({**message, "epoch": self._epoch})
+        return True
 
     async def _run(self) -> None:
         lines, numbers = Lines(), itertools.count(1)
@@ -218,6 +225,7 @@ class Connection:
             for one in followed.values():
                 one.job.share.settle(0)
                 one.job.cut_off()
+                one.arrived.set()
             self._see(link=PodLink.CLOSED, closed_at=datetime.now(UTC), ready=None, handed="")
 
     def _complete(self, lines: Lines, data: bytes) -> list[bytes]:
@@ -259,6 +267,8 @@ class Connection:
         Raises:
             Exception: it is no frame, of whatever type; the caller treats all alike.
         """
+        if "pong" in frame and (asked := self._followed.get(str(frame["pong"]))):
+            asked.arrived.set()
         if "pong" in frame or "refused" in frame:
             return None
         if "repeated" in frame:

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, Final
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase, Reason, Verdict
 from codeexec_api.names import pod_name
 from codeexec_operator.adapters.approvals import Approvals
+from codeexec_operator.adapters.chores import Chores
 from codeexec_operator.adapters.code_run import CodeRun
-from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.placement import Placement, Register
 from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.request_reader import RequestReader
@@ -31,10 +31,6 @@ from codeexec_operator.core.reconcile import decide
 
 _LITTLE_CODE: Final = 4096
 """Sealed code that stays in memory: it takes less than its worker, and another read of the request would delay it."""
-_CHORES_SECONDS: Final = 0.1
-"""How long what has to be done once the code has started may wait for its end, which most code reaches sooner."""
-_RESULT_SECONDS: Final = 0.1
-"""How long they wait then, until the caller has the result."""
 
 
 def _lean(execution: CodeExecution, payload: object = None) -> CodeExecution:
@@ -69,20 +65,14 @@ def _in_order(
 ) -> tuple[Sequence[actions.Action], Sequence[actions.Action], Sequence[actions.Action]]:
     """What is done before the status is written, at the same time, and after that.
 
-    Code that somebody is to approve can be read before the record says so. Pod and payload of an execution that ends go
-    after the record of its end: if the record has to be written again, their absence must not be the reason.
+    Code that somebody is to approve can be read before the record says so. Pod, payload and session of an execution
+    that ends go after the record of its end: if the record has to be written again, their absence must not be the
+    reason.
     """
     first = [action for action in plan if isinstance(action, actions.PublishCode)]
-    last = [action for action in plan if ends and isinstance(action, actions.DeletePod | actions.DeletePayload)]
+    goes = actions.DeletePod | actions.DeletePayload | actions.GiveUpSession
+    last = [action for action in plan if ends and isinstance(action, goes)]
     return first, [action for action in plan if action not in (*first, *last)], last
-
-
-async def _comes(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for it for so long; True if it has come."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
 
 
 class ExecutionWorker(PodWorker):
@@ -99,12 +89,13 @@ class ExecutionWorker(PodWorker):
         super().__init__(context, execution)
         self._begun = execution.spec.cancelled  # its end makes room, so it comes before what is new
         self._forget = forget
-        self._over = asyncio.Event()
+        self._owed: Sequence[actions.Action] = ()
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
         self.place = Placement(self, lambda: self._seen.execution, register)
         self._request = RequestReader(self, lambda: self._seen)
         self.approvals = Approvals(self)
         self._code = CodeRun(self, lambda: self._seen)
+        self._chores = Chores(self, self._code, self._act)
         if self.place.started:  # in line before all that wait: a runner forgets a job when the next one begins
             self.place.step()
 
@@ -113,7 +104,7 @@ class ExecutionWorker(PodWorker):
     @property
     def awaited(self) -> Awaited:
         """What it may still need."""
-        return Awaited.by(self._seen.execution, handed_over=self._code.told)
+        return Awaited.by(self._seen.execution, handed_over=self._code.arrived)
 
     @property
     def phase(self) -> Phase:
@@ -167,14 +158,12 @@ class ExecutionWorker(PodWorker):
             self.place.hand_back()
         self._code.over()
         self.place.leave()
-        self._over.set()
-        if runner := self.place.connection:
-            self.run_in_background(self._acknowledge(runner))
+        self._chores.end(self.place.connection)
 
     def observe_deletion(self) -> None:
         """What waits for the end of its code need not wait any more."""
         super().observe_deletion()
-        self._over.set()
+        self._chores.end()
 
     def payload_arrived(self) -> None:
         """Its payload was created."""
@@ -214,7 +203,13 @@ class ExecutionWorker(PodWorker):
         return self._decide()
 
     async def _apply(self, plan: Plan) -> None:
-        """Write the status and act, in the order of `_in_order`; code starts after the record of its start."""
+        """Write the status and act, in the order of `_in_order`; code starts after the record of its start.
+
+        What follows the end is done once the record says the end, whether the answer to the write or a read has told.
+        """
+        if self.phase.terminal:
+            await all_of([self._act(action) for action in self._owed])
+            self._owed = ()
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
         if status and status.phase.terminal and not self._code.kept:
             await self._code.keep()
@@ -224,10 +219,10 @@ class ExecutionWorker(PodWorker):
             await self._start(plan)
             return
         first, meanwhile, last = _in_order(plan.actions, ends=status is not None and status.phase.terminal)
+        self._owed = last  # instead of what followed from a decision that was not recorded
         await all_of([self._act(action) for action in first])
         jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in meanwhile]
         await all_of([*jobs, self._write_status(status)] if status else jobs)
-        await all_of([self._act(action) for action in last])
 
     async def _start(self, plan: Plan) -> None:
         if self._seen.execution.status.approval:
@@ -243,38 +238,16 @@ class ExecutionWorker(PodWorker):
         if isinstance(plan.status, CodeExecutionStatus):
             await self._write_status(plan.status)
         self._code.begin()
-        if adoptions:
-            self.run_in_background(self._adopt(adoptions))
-        await self._code.start(self.place.connection, start.messages)
-        if others:
-            self.run_in_background(self._tidy_up(others))
-
-    async def _tidy_up(self, chores: Sequence[actions.Action]) -> None:
-        """What is to be done once code has started, but not beside code that takes no time, nor beside its result.
-
-        If the connection has ended meanwhile, nothing is done: the code may have to be handed over again.
-        """
-        if await _comes(self._over, _CHORES_SECONDS):
-            await asyncio.sleep(_RESULT_SECONDS)
-        elif not self._code.told:
-            return
-        await all_of([self._act(action) for action in chores])
-
-    async def _adopt(self, adoptions: Sequence[actions.AdoptPod]) -> None:
-        """Make a pod of a pool the execution's own, unless its code ends sooner: then the pod goes as the pool's."""
         timing = self.context.timing
-        if not await _comes(self._over, timing.reuse_run if self.place.may_hand_back else timing.adopt):
-            await all_of([self._act(action) for action in adoptions])
+        self._chores.adopt(adoptions, timing.reuse_run if self.place.may_hand_back else timing.adopt)
+        runner = self.place.connection
+        await self._code.start(runner, start.messages)
+        self._chores.tidy_up(others, runner)
 
     async def _write_status(self, status: CodeExecutionStatus) -> None:
         written = await self.rechecked(self.context.recorder.write_execution(self._seen.execution, status))
         self._seen = replace(self._seen, recorded_at=now())
         self._take_in(newer(written, self._seen.execution))
-
-    async def _acknowledge(self, runner: Connection) -> None:
-        """A pod that ends takes the node's time."""
-        await asyncio.sleep(_RESULT_SECONDS)
-        await runner.acknowledge(self.uid)
 
     async def _act(self, action: actions.Action) -> None:
         match action:

@@ -61,6 +61,8 @@ class Leader:
         self._timing = timing
         self._renewing: asyncio.Task[None] | None = None
         self._problem = ""
+        self._unsure = False
+        """True if the Lease may be another than the one that was seen last: a write has no answer."""
 
     @property
     def epoch(self) -> int:
@@ -95,12 +97,16 @@ class Leader:
     async def release(self) -> None:
         """Give the Lease back, so that another replica leads at once. Nothing may be done after that."""
         renewing, self._renewing = self._renewing, None
-        if renewing is None:
-            return
-        await end(renewing)
-        for _ in range(_RELEASES):  # the last renewal may have been stored, and its answer was not waited for
-            if await self._try(lambda: self._change(self._candidate.given_back)):
+        if renewing:
+            await end(renewing)
+        for _ in range(_RELEASES):
+            if await self._try(self._give_back):
                 return
+
+    async def _give_back(self) -> None:
+        if self._unsure:  # the last write may have been stored, and its answer was not waited for
+            await self._look()
+        await self._change(self._candidate.given_back)
 
     async def _renew(self) -> None:
         while True:
@@ -132,7 +138,7 @@ class Leader:
 
     async def _look(self) -> None:
         record = await self._cluster.get_leadership(self._namespace, self._name)
-        self._candidate = self._candidate.saw(record, _now())
+        self._candidate, self._unsure = self._candidate.saw(record, _now()), False
 
     async def _wait_for_others(self) -> None:
         told: list[str] = []
@@ -151,7 +157,9 @@ class Leader:
 
     async def _write(self, record: LeaseRecord) -> None:
         sent_at = _now()
+        self._unsure = True
         stored = await self._cluster.write_leadership(self._namespace, self._name, record)
+        self._unsure = False
         self._candidate = self._candidate.wrote(stored, sent_at, _now())
 
     async def _try(self, step: Callable[[], Awaitable[None]]) -> bool:

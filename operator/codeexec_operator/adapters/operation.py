@@ -125,7 +125,7 @@ class Operation:
             epoch=epoch,
             telemetry=telemetry,
             audit=audit,
-            recorder=Recorder(cluster, audit, self._events, telemetry, release),
+            recorder=Recorder(cluster, audit, self._events, release),
         )
         self._keeper = RecordKeeper(cluster, self._context.policies, audit)
         self.controller = Controller(self._context)

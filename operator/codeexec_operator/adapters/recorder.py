@@ -19,7 +19,6 @@ from codeexec_api import (
 from codeexec_operator.adapters.audit import AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.event_recorder import EventRecorder
-from codeexec_operator.adapters.telemetry import Telemetry
 from codeexec_operator.core.record import without_output
 
 
@@ -30,10 +29,8 @@ class Recorder:
     then.
     """
 
-    def __init__(
-        self, cluster: Cluster, audit: AuditLog, event_recorder: EventRecorder, telemetry: Telemetry, version: str
-    ) -> None:
-        self._cluster, self._audit, self._events, self._telemetry = cluster, audit, event_recorder, telemetry
+    def __init__(self, cluster: Cluster, audit: AuditLog, event_recorder: EventRecorder, version: str) -> None:
+        self._cluster, self._audit, self._events = cluster, audit, event_recorder
         self._signature = {"operator_version": version}
 
     async def write_execution(self, before: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
@@ -46,11 +43,8 @@ class Recorder:
             return await self._write(before, without_output(status))
 
     async def write_session(self, before: CodeSession, status: CodeSessionStatus) -> CodeSession:
-        """Its end is counted."""
-        written = await self._write(before, status)
-        if written.status.phase is not before.status.phase and written.status.phase.terminal:
-            self._telemetry.session_over(written)
-        return written
+        """Write what the session has come to."""
+        return await self._write(before, status)
 
     async def write_pool(self, before: SandboxPool, status: SandboxPoolStatus) -> SandboxPool:
         """Nobody else writes it."""

@@ -64,10 +64,16 @@ class SessionWorker(PodWorker):
         return int(self._seen.session.metadata.resource_version)
 
     def observe(self, record: CodeSession) -> None:
-        """Take a newer version of the object."""
+        """Take a version of the object, from wherever it comes: a write, too. What its phase asks for is done once."""
+        before = self.phase
         self._know(session=record)
         if self.phase in (SessionPhase.STARTING, SessionPhase.READY):
             self._pool.is_in(record.status.pod_name)
+        if before is SessionPhase.PENDING and self.phase is SessionPhase.READY:
+            self.run_in_background(self._pool.greet())
+        if self.phase.terminal and self.phase is not before:
+            self.context.telemetry.session_over(record)
+            self._pool.leave()
 
     def _know(self, **facts: Any) -> None:
         self._seen = replace(self._seen, **facts)
@@ -170,19 +176,14 @@ class SessionWorker(PodWorker):
         await all_of([*map(self._act, plan.actions), *writes])
 
     async def _write_status(self, status: CodeSessionStatus) -> None:
-        before = self.phase
         try:
             written = await self.context.recorder.write_session(self._seen.session, status)
         except Exception as error:
             if self.recheck_unless_refused(error) and status.phase is SessionPhase.ASLEEP:
                 self._unsure = True
             raise
-        self._seen = replace(self._seen, session=newer(written, self._seen.session))
         self._unsure = False
-        if before is SessionPhase.PENDING and self.phase is SessionPhase.READY:
-            await self._pool.greet()
-        if self.phase.terminal:
-            self._pool.leave()
+        self.observe(newer(written, self._seen.session))
 
     async def _act(self, action: actions.Action) -> None:
         match action:

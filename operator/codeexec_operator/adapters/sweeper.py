@@ -2,6 +2,7 @@
 
 import logging
 
+from codeexec_api import CodeExecution
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.worker import all_of, now
@@ -26,12 +27,14 @@ async def sweep(cluster: Cluster, namespace: str, controller: Controller) -> Non
 
 async def _sweep_payloads(cluster: Cluster, namespace: str, controller: Controller) -> None:
     found = await cluster.list_payloads(namespace)
-    for name, uid, owner in orphaned_payloads(found, controller.awaited_payloads(namespace), now()):
-        execution = await cluster.get_execution(namespace, owner) if owner else None
-        if execution and not execution.status.phase.terminal and not execution.status.started_at:
-            continue  # it waits, and was not heard of here yet
-        await cluster.delete_payload(namespace, name, uid)
-        logger.info("%s/%s: deleted a payload that no execution uses", namespace, name)
+    awaited, known = controller.awaited_payloads(namespace), controller.known(namespace).objects
+    records: dict[str, CodeExecution | None] = {"": None}
+    for orphan in orphaned_payloads(found, awaited, now()):
+        if orphan.execution not in records:  # a payload may have many parts
+            records[orphan.execution] = await cluster.get_execution(namespace, orphan.execution)
+        if orphan.may_go(records[orphan.execution], known):
+            await cluster.delete_payload(namespace, orphan.name, orphan.uid)
+            logger.info("%s/%s: deleted a payload that no execution uses", namespace, orphan.name)
 
 
 async def _sweep_outputs(cluster: Cluster, namespace: str) -> None:

@@ -171,9 +171,11 @@ class Candidate:
         return replace(self.record, renewed=_micro_time(clock)) if self.record and self.epoch else None
 
     def given_back(self, clock: datetime) -> LeaseRecord | None:
-        """What to write so that another may lead at once; None if it doesn't lead."""
-        record = self.renewed(clock)
-        return replace(record, holder="", duration=1) if record else None
+        """What to write so that another may lead at once; None if the Lease isn't its own."""
+        record = self.record
+        if record is None or record.holder != self.identity:
+            return None
+        return replace(record, renewed=_micro_time(clock), holder="", duration=1)
 
     def wrote(self, record: LeaseRecord, sent_at: float, now: float) -> "Candidate":
         """Its write was stored like this. Others count from when they see it, which is later than `sent_at`."""

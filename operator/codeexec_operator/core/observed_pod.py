@@ -143,6 +143,8 @@ class RunnerView:
     ready: Readiness | None = None
     handed: str = ""
     """The job that was handed over last by this connection, until the runner says that it is over; empty if none."""
+    handed_at: datetime | None = None
+    """When that was."""
     heard_at: datetime | None = None
     """When anything last came from it."""
     pinged_at: datetime | None = None

@@ -206,7 +206,7 @@ def _keep(seen: ObservedSession, now: datetime, timing: Timing) -> Plan:
     """Keep the connection, and look at the clock."""
     if ending := _loss(seen, now, timing) or _too_old(seen, now):
         return end(seen, now, ending)
-    status, end_at = seen.session.status, _end_at(seen, now)
+    status, end_at = seen.session.status, min((_end_at(seen, now), *_give_up_at(seen, timing)))
     if plan := sleep.stay_awake(seen, now):
         return plan
     used_at = seen.used_at or status.last_used_at or now
@@ -263,6 +263,16 @@ def _end_stray(uid: str, seen: ObservedSession, now: datetime, timing: Timing) -
     return Plan(wake_at=listed_at) if waits else Plan(actions=(CancelStray(uid),))
 
 
+def _give_up_at(seen: ObservedSession, timing: Timing) -> tuple[datetime, ...]:
+    """Until when executions wait for the end of a job that nobody wants any more; empty if there is no such job."""
+    runner = seen.sandbox.runner
+    if not seen.claimants or not runner.handed or runner.handed in seen.claimants:
+        return ()
+    wanted_until = max(runner.handed_at or seen.since, seen.used_at or seen.since)
+    seconds = timing.workspace_transfer if runner.handed.startswith(FILES_JOB) else timing.grace
+    return (wanted_until + timedelta(seconds=seconds + timing.transfer),)
+
+
 def _idle(seen: ObservedSession, since: datetime, now: datetime) -> Plan | datetime:
     """The end of an idle session, or a read of the Lease that decides about it; else when to look again."""
     spec = seen.session.spec
@@ -285,6 +295,9 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
         return Ending(Event.FAULT, None, seen.unresponsive)
     if seen.sandbox.runner.problem:
         return Ending(Event.FAULT, None, seen.sandbox.runner.problem)
+    if any(now >= at for at in _give_up_at(seen, timing)):
+        message = f"its runner did not end job {seen.sandbox.runner.handed}, which no execution claims any more"
+        return Ending(Event.FAULT, None, message)
     if silent := startup.unanswered(seen.sandbox.runner, now, timing):
         return Ending(Event.FAULT, None, silent)
     if startup.was_taken(seen.sandbox):

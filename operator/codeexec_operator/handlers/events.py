@@ -78,8 +78,8 @@ async def _lead(memo: kopf.Memo) -> None:
     if "leader" not in memo:
         await _stand_by(memo, ours)
     if not memo.leader.epoch:
+        memo.stack.push_async_callback(memo.leader.release)  # it may be stopped with a Lease, before it leads
         await memo.leader.lead()
-        memo.stack.push_async_callback(memo.leader.release)
         for writes in (memo.cluster, memo.outputs):
             writes.ask_first(memo.leader.check)
     try:

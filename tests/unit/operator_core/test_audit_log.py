@@ -90,7 +90,14 @@ async def test_the_line_comes_first_and_the_status_names_it(audit: AuditLog, log
 
 
 @pytest.mark.parametrize(
-    ("error", "answer"), [(ApiException(status=409), "409"), (TimeoutError(), "none"), (ConnectionResetError(), "none")]
+    ("error", "answer"),
+    [
+        (ApiException(status=409), "409"),
+        (TimeoutError(), "none"),
+        (ConnectionResetError(), "none"),
+        (asyncio.CancelledError(), "none"),
+        (ValueError("the answer is no record"), "none"),
+    ],
 )
 async def test_a_status_that_is_refused_or_lost_leaves_its_line_and_one_that_says_so(
     audit: AuditLog, log: Log, error: Exception, answer: str

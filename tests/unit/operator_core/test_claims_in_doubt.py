@@ -12,7 +12,7 @@ from factories import CLUSTER_VIEW, NOW, a_policy, a_sandbox, a_secret, a_sessio
 from kubernetes.aio.client.exceptions import ApiException
 from plans import proof_of
 from played_context import a_context, a_register
-from polling import until
+from polling import settled, until
 
 from codeexec_api import Phase, SandboxPool, SessionPhase
 from codeexec_operator.adapters.executions import ExecutionWorker
@@ -32,13 +32,14 @@ BEGUN = (Phase.RUNNING, SessionPhase.READY)
 class Api:
     """Has one record, and no answer comes to the write that its code runs, or that the session is ready."""
 
-    def __init__(self, record: Any, *, late: bool) -> None:
+    def __init__(self, record: Any, *, late: bool, answers: bool = False) -> None:
         self.record, self.late, self.unanswered = record, late, 0
+        self.answers = answers
         self.pool = Pool()
         self._on_its_way: Any = None
 
     async def write_status(self, seen: Any, status: Any) -> Any:
-        if status.phase in BEGUN and not self.unanswered:
+        if status.phase in BEGUN and not self.unanswered and not self.answers:
             self.unanswered += 1
             self.pool.cut()
             self._on_its_way = status
@@ -90,6 +91,7 @@ class Pool:
         self.meta: Any = SimpleNamespace(name="default")
         self.keeps_pods, self.given = False, 0
         self.discarded: list[str] = []
+        self.greetings: list[Any] = []
         self.claims: Any = SimpleNamespace(discard=self.discarded.append, adopted=lambda _: None)
         spec = {"replicas": 2}
         meta = {"name": "default", "namespace": "box", "uid": "pool", "resourceVersion": "7", "generation": 1}
@@ -101,9 +103,12 @@ class Pool:
     def join(self, claimant: Any) -> None:
         self.given += 1
         sandbox = a_sandbox()
-        self.connection: Any = SimpleNamespace(view=sandbox.runner, close=lambda: None)
+        self.connection: Any = SimpleNamespace(view=sandbox.runner, close=lambda: None, greet=self._greet)
         name = f"pod-{self.given}"
         claimant.receive(ClaimedPod(name, sandbox, self.connection, proof_of(sandbox), self._template, NOW))
+
+    async def _greet(self, greeting: Any) -> None:
+        self.greetings.append(greeting)
 
     def leave(self, *_: Any) -> None:
         pass
@@ -120,9 +125,9 @@ class Pool:
 
 
 @asynccontextmanager
-async def asked(kind: str, *, late: bool) -> AsyncIterator[tuple[Api, Worker]]:
-    record = an_execution() if kind == "execution" else a_session()
-    api = Api(record, late=late)
+async def asked(kind: str, *, late: bool, answers: bool = False) -> AsyncIterator[tuple[Api, Worker]]:
+    record = an_execution() if kind == "execution" else a_session(stateful=True)
+    api = Api(record, late=late, answers=answers)
     payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
     context = a_context(api, payloads=payloads, outputs=SimpleNamespace(place=CONFIG_MAPS, files=None))
     worker: Worker
@@ -152,3 +157,12 @@ async def test_what_comes_late_counts_and_another_pod_that_was_claimed_since_is_
         await until(lambda: worker.phase in BEGUN)
         assert api.record.status.pod_name == "pod-1", "control"
         assert (worker.pod_name, api.pool.discarded, api.pool.given) == ("pod-1", ["pod-1", "pod-2"], 2)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["answered", "lost"])
+async def test_the_kernel_of_a_session_is_started_once_the_record_says_that_it_is_ready(answers: bool) -> None:
+    async with asked("session", late=False, answers=answers) as (api, worker):
+        await until(lambda: worker.phase in BEGUN)
+        await until(lambda: api.pool.greetings, seconds=10)
+        await settled()
+        assert [one["kernel"] for one in api.pool.greetings] == [True]

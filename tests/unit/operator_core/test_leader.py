@@ -1,26 +1,33 @@
 """A leader that is stopped gives its Lease back, whatever has become of its last renewal."""
 
 import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import kopf
+import pytest
 from kubernetes.aio.client.exceptions import ApiException
+from polling import until
 
 from codeexec_operator.adapters.leader import Leader
 from codeexec_operator.core.leadership import LeaseRecord, LeaseTiming
 from codeexec_operator.core.shard import Shard
+from codeexec_operator.handlers import events
 
 
 class Leases:
     """The API server: writes are conditional, and the answer to a renewal may never come."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Mapping[str, LeaseRecord] | None = None) -> None:
         self.record: LeaseRecord | None = None
+        self.others = others or {}
         self.answers_renewals = True
         self.renewed = asyncio.Event()
 
-    async def get_leadership(self, _namespace: str, _name: str) -> LeaseRecord | None:
-        return self.record
+    async def get_leadership(self, _namespace: str, name: str) -> LeaseRecord | None:
+        return self.others.get(name, self.record)
 
     async def write_leadership(self, _namespace: str, _name: str, record: LeaseRecord) -> LeaseRecord:
         if self.record and record.version != self.record.version:
@@ -54,3 +61,23 @@ async def test_the_lease_of_another_is_left_alone() -> None:
     taken = leases.record = replace(leases.record, holder="another", version="7")
     await leader.release()
     assert leases.record == taken
+
+
+HELD_OTHERWISE = LeaseRecord("another", 1, 15, "", "", version="1", shards="1")
+"""The Lease of another shard, which a replica holds that counts one shard only."""
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["it waits for others", "it has no answer yet"])
+async def test_a_replica_that_is_stopped_before_it_leads_gives_its_lease_back(answered: bool) -> None:
+    shard = Shard(0, 2)
+    leases: Any = Leases({name: HELD_OTHERWISE for name in shard.others("operator")})
+    leases.answers_renewals = answered
+    leader = Leader(leases, "system", "operator", timing=LeaseTiming(duration=15), shard=shard, lost=_lost)
+    memo = kopf.Memo(leader=leader, stack=AsyncExitStack(), stop=asyncio.Event(), settings=None, operation=None)
+    starts = asyncio.create_task(events.start(kopf.OperatorSettings(), memo))
+    await until(lambda: leases.record and leases.record.holder and (leader.epoch or leases.renewed.is_set()))
+    leases.answers_renewals = True
+    starts.cancel()
+    async with asyncio.timeout(60):
+        await asyncio.gather(starts, return_exceptions=True)
+    assert (leases.record.holder, leases.record.duration) == ("", 1)

@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from factories import (
+    SESSION_UID,
     a_pod,
     a_policy,
+    a_runner,
     a_sandbox,
     a_secret,
     a_session,
@@ -30,10 +32,11 @@ from played_context import a_context, a_register
 from polling import until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, Phase, SessionPhase
-from codeexec_operator.adapters import executions
+from codeexec_operator.adapters import chores
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.observed_pod import PodLink, RunnerView
 from codeexec_operator.core.payload import HeldPayload
@@ -44,6 +47,7 @@ ASKS_A_HUMAN: dict[str, Any] = {
     "payloads": SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret()),
 }
 """Parts of a context in which code that may run for longer waits for approval."""
+Worker = TypeVar("Worker", ExecutionWorker, SessionWorker)
 answered_or_lost = pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost"])
 
 
@@ -77,7 +81,7 @@ class Cluster(PlayedCluster):
 
 
 @asynccontextmanager
-async def at_work(worker: ExecutionWorker) -> AsyncIterator[ExecutionWorker]:
+async def at_work(worker: Worker) -> AsyncIterator[Worker]:
     try:
         yield worker
     finally:
@@ -160,19 +164,28 @@ async def test_what_is_approved_after_its_session_has_ended_does_not_start(lost:
     assert cluster.written == ["ApprovalRequired", "Approved", "SessionNotFound"]
 
 
-class Refusing(PlayedCluster):
-    """Does not take the first write of an end. The operator hears at once of a pod that is deleted."""
+class Lost(TimeoutError):
+    """The API server has stored what was written, and its answer does not come."""
 
-    def __init__(self, execution: CodeExecution, error: Exception) -> None:
+
+class Refusing(PlayedCluster):
+    """Does not take the first write of an end, or loses the answer to it.
+
+    The operator hears at once of a pod that is deleted.
+    """
+
+    def __init__(self, execution: CodeExecution, error: Exception | None) -> None:
         super().__init__(execution)
-        self._error: Exception | None = error
+        self._error = error
         self.worker: ExecutionWorker | None = None
 
     async def write_status(self, seen: Any, status: Any) -> Any:
         if status.phase.terminal and (error := self._error):
             self._error = None
-            for _ in range(20):  # whatever is done at the same time is done first
+            for _ in range(50):  # whatever is done at the same time is done first
                 await asyncio.sleep(0)
+            if isinstance(error, Lost):
+                await super().write_status(seen, status)
             raise error
         return await super().write_status(seen, status)
 
@@ -187,39 +200,44 @@ class Refusing(PlayedCluster):
 
 
 REFUSALS = pytest.mark.parametrize(
-    "error", [ApiException(status=500), ApiException(status=429), TimeoutError()], ids=["500", "429", "no answer"]
+    "error",
+    [None, ApiException(status=500), ApiException(status=429), ApiException(status=409), TimeoutError(), Lost()],
+    ids=["answered", "500", "429", "409", "not stored", "lost"],
 )
+NEVER = Timing(exit_grace=3600, grace=0)
+"""No pod is deleted because it runs on after its end. Code has no grace, as if a write had failed for that long."""
 
 
 @REFUSALS
-async def test_a_pod_that_the_operator_deletes_is_no_reason_for_the_end(error: Exception) -> None:
+async def test_a_pod_that_the_operator_deletes_is_no_reason_for_the_end(error: Exception | None) -> None:
     execution = an_execution(phase=Phase.STARTING, status={"pod_name": "run-1-0f8fad5b"})
     cluster = Refusing(execution, error)
-    async with at_work(ExecutionWorker(a_context(cluster), execution, a_register(), lambda _: None)) as worker:
+    context = a_context(cluster, timing=NEVER)
+    async with at_work(ExecutionWorker(context, execution, a_register(), lambda _: None)) as worker:
         cluster.worker = worker
         worker.sandbox = a_sandbox(pod=a_pod(running=False, waiting_reason="ErrImagePull"), runner=RunnerView())
         await until(lambda: worker.phase.terminal)
-        await until(lambda: "delete pod run-1-0f8fad5b" in cluster.heard)
+        await until(lambda: "delete pod run-1-0f8fad5b" in cluster.heard, seconds=10)
     assert cluster.execution.status.reason == "ImagePullFailed"
 
 
 @REFUSALS
-async def test_nor_is_it_for_that_of_code_that_does_not_heed_its_cancellation(error: Exception) -> None:
+async def test_nor_is_it_for_that_of_code_that_does_not_heed_its_cancellation(error: Exception | None) -> None:
     execution = an_execution(phase=Phase.RUNNING, cancelled=True)
     cluster = Refusing(execution, error)
-    context = a_context(cluster, timing=Timing(grace=0))  # as if the write had failed for longer than that
+    context = a_context(cluster, timing=NEVER)
     async with at_work(ExecutionWorker(context, execution, a_register(), lambda _: None)) as worker:
         cluster.worker = worker
         worker.sandbox = a_sandbox()
         worker._code.begin()
         worker._code._cancel_sent_at = datetime.now(UTC) - timedelta(seconds=60)
         await until(lambda: worker.phase.terminal)
-        await until(lambda: "delete pod run-1-0f8fad5b" in cluster.heard)
+        await until(lambda: "delete pod run-1-0f8fad5b" in cluster.heard, seconds=10)
     assert (cluster.execution.status.phase, cluster.execution.status.reason) == (Phase.CANCELLED, "CancelRequested")
 
 
 @REFUSALS
-async def test_a_payload_that_the_operator_deletes_is_no_reason_either(error: Exception) -> None:
+async def test_a_payload_that_the_operator_deletes_is_no_reason_either(error: Exception | None) -> None:
     """The policy has come to refuse what waits in a session. Its code is read when its turn comes, and let go of."""
     execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
     cluster = Refusing(execution, error)
@@ -233,28 +251,82 @@ async def test_a_payload_that_the_operator_deletes_is_no_reason_either(error: Ex
     worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
     async with at_work(worker):
         await until(lambda: worker.phase.terminal)
-        await until(lambda: not there())
+        await until(lambda: not there(), seconds=10)
     assert (cluster.execution.status.phase, cluster.execution.status.reason) == (Phase.DENIED, "PolicyViolation")
 
 
-@pytest.mark.parametrize("breaks", [False, True], ids=["no connection", "it breaks while the code is sent"])
-async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pytest.MonkeyPatch, breaks: bool) -> None:
-    monkeypatch.setattr(executions, "_CHORES_SECONDS", 0)
+class Ending(Refusing):
+    """Has the session of its execution, too."""
+
+    session: Any = None
+
+    async def write_status(self, seen: Any, status: Any) -> Any:
+        if isinstance(status, CodeExecutionStatus):
+            return await super().write_status(seen, status)
+        self.session = seen.model_copy(update={"status": status})
+        return self.session
+
+    async def get_session(self, *_: str) -> Any:
+        return self.session
+
+
+@REFUSALS
+@pytest.mark.parametrize("cancelled", [True, False], ids=["cancelled", "too long"])
+async def test_a_session_that_the_operator_gives_up_is_no_reason_either(
+    error: Exception | None, cancelled: bool
+) -> None:
+    """The code does not end when it should, so nothing may run in its session any more."""
+    execution = an_execution(phase=Phase.RUNNING, sessionRef={"name": "work-1"}, cancelled=cancelled)
+    cluster, began = Ending(execution, error), datetime.now(UTC) - timedelta(minutes=10)
+    cluster.session = a_session(phase=SessionPhase.READY, status={"started_at": datetime.now(UTC)})
+    context = a_context(cluster, timing=NEVER)
+    rooms = Rooms(lambda _: Room(), lambda _: None)
+    session = SessionWorker(context, cluster.session, lambda _: None, rooms, lambda *_, **__: None)
+    session.sandbox = a_sandbox(pod=a_pod(owner=SESSION_UID))
+    runner: Any = SimpleNamespace(view=a_runner(), close=lambda: None)
+    session.connection = runner
+    worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
+    async with at_work(session), at_work(worker):
+        worker._code.begin()
+        if cancelled:
+            worker._code._cancel_sent_at = began
+        else:
+            worker._code._begun_at = worker._code._frames_since = began
+        await until(lambda: worker.phase.terminal and session.phase.terminal, seconds=20)
+    status = cluster.execution.status
+    assert (status.phase, status.reason) == (
+        (Phase.CANCELLED, "CancelRequested") if cancelled else (Phase.TIMED_OUT, "DeadlineExceeded")
+    )
+    assert cluster.session.status.message == "its runner did not stop an execution when asked to"
+
+
+@pytest.mark.parametrize("how", ["no connection", "it breaks while the code is sent", "silent"])
+async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(chores, "_CHORES_SECONDS", 0)
     execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
     cluster, connected, handed = Refusing(execution, TimeoutError()), True, []
+    asked, ended = asyncio.Event(), asyncio.Event()
 
     async def start(job: Any, messages: Any) -> None:
         nonlocal connected
-        if not handed:
+        if not handed and how != "silent":
             connected = False
             job.cut_off()
         handed.append(messages)
-        if breaks and not connected:
+        if how == "it breaks while the code is sent" and not connected:
             raise ConnectionResetError
+
+    async def answers(uid: str) -> bool:
+        assert uid == execution.metadata.uid
+        if len(handed) > 1:
+            return True
+        asked.set()
+        await ended.wait()
+        return False
 
     lost = a_view(sandbox=a_sandbox(runner=RunnerView(PodLink.CLOSED)))
     session: Any = SimpleNamespace(
-        connection=SimpleNamespace(start=start),
+        connection=SimpleNamespace(start=start, answers=answers),
         view=a_view(),
         join=lambda _: None,
         let_in=lambda _: None,
@@ -265,10 +337,53 @@ async def test_the_payload_stays_until_the_runner_has_the_code(monkeypatch: pyte
     context = a_context(cluster, payloads=payloads)
     worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
     async with at_work(worker):
-        await until(lambda: handed and not worker._background)
+        await until(lambda: handed)
+        if how == "silent":
+            async with asyncio.timeout(60):
+                await asked.wait()
+            assert worker.awaited.payload, "the sweeper leaves it, too"
+            connected = False
+            ended.set()
+            worker._code.cut_off()
+        await until(lambda: not worker._background)
         assert worker.phase is Phase.RUNNING
         assert "delete payload" not in cluster.heard
         connected = True
         worker._code.resumed("NeverBegun")
         await until(lambda: "delete payload" in cluster.heard)
+        assert not worker.awaited.payload
     assert handed == [handed[0]] * 2
+
+
+async def test_the_payload_of_code_that_ends_unheard_goes_with_its_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner does not answer any more. What is over is not handed over again."""
+    monkeypatch.setattr(chores, "_CHORES_SECONDS", 0)
+    execution = an_execution(phase=Phase.STARTING, sessionRef={"name": "work"})
+    cluster, asked = Refusing(execution, None), asyncio.Event()
+
+    async def start(job: Any, messages: Any) -> None:
+        pass
+
+    async def answers(uid: str) -> bool:
+        asked.set()
+        return await asyncio.Event().wait()
+
+    session: Any = SimpleNamespace(
+        connection=SimpleNamespace(start=start, answers=answers, acknowledge=lambda _: asyncio.sleep(0)),
+        view=a_view(),
+        join=lambda _: None,
+        let_in=lambda _: None,
+        give_up=lambda _: None,
+        leave=lambda *_, **__: None,
+        view_for=lambda *_: a_view(),
+    )
+    context = a_context(cluster, payloads=SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret()))
+    worker = ExecutionWorker(context, execution, a_register(session=session), lambda _: None)
+    async with at_work(worker):
+        async with asyncio.timeout(60):
+            await asked.wait()
+        assert "delete payload" not in cluster.heard
+        worker._code._begun_at = worker._code._frames_since = datetime.now(UTC) - timedelta(hours=1)
+        worker.wake()
+        await until(lambda: "delete payload" in cluster.heard)
+    assert cluster.execution.status.phase is Phase.TIMED_OUT

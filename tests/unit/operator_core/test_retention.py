@@ -19,15 +19,16 @@ def aged(age: float) -> dict[str, Any]:
     ("secret", "awaited", "orphaned"),
     [
         (aged(0), set(), False),
-        (aged(600), set(), False),
-        (aged(601), set(), True),
-        (aged(601), {"run-2"}, True),
+        (aged(60), set(), False),
+        (aged(61), set(), True),
+        (aged(61), {"run-2"}, True),
         (aged(86_400), {"run-2", "run-1"}, False),
     ],
     ids=["new", "at the limit", "old", "old, while another is awaited", "old, but awaited"],
 )
 def test_old_payloads_that_nobody_awaits(secret: dict[str, Any], awaited: set[str], orphaned: bool) -> None:
-    assert orphaned_payloads([secret], awaited, NOW) == ([("run-1", SECRET_UID, "run-1")] if orphaned else [])
+    found = [(one.name, one.uid, one.execution) for one in orphaned_payloads([secret], awaited, NOW)]
+    assert found == ([("run-1", SECRET_UID, "run-1")] if orphaned else [])
 
 
 def an_output(annotations: dict[str, str] | None) -> dict[str, Any]:

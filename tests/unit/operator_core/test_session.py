@@ -39,6 +39,7 @@ from codeexec_operator.core.observed import ObservedSession, PolicyProblem
 from codeexec_operator.core.observed_pod import Fault, PodLink, RunnerView, Sandbox
 from codeexec_operator.core.session import decide_session
 from codeexec_operator.core.timing import Timing
+from codeexec_operator.core.workspace_copy import FILES_JOB
 from codeexec_operator.manifests.pod import egress_targets_of
 
 TIMING = Timing(start_timeout=60, start_notice=1.5, attach_retry=1, grace=5, list_grace=15, use_recorded=30)
@@ -359,6 +360,25 @@ class TestReady:
         assert plan(ready(sandbox=runs), 15) == Plan(actions=(CancelStray(UID),))
         assert plan(ready(sandbox=runs, claimants=BUSY), 15) == Plan(wake_at=NOW + seconds(LIFETIME)), "it is claimed"
         assert plan(ready(sandbox=runs, strays_listed_at=NOW + seconds(5)), 15) == Plan(wake_at=NOW + seconds(20))
+
+    @pytest.mark.parametrize(("handed", "limit"), [("of-a-deleted-execution", 65), (f"{FILES_JOB}1", 360)])
+    def test_a_job_that_nobody_wants_and_that_does_not_end_holds_up_the_queue_for_so_long(
+        self, handed: str, limit: float
+    ) -> None:
+        stuck = a_sandbox(runner=replace(a_runner(), handed=handed, handed_at=NOW))
+        assert plan(ready(sandbox=stuck, claimants=BUSY), limit - 1).wake_at == NOW + seconds(limit)
+        ended = plan(ready(sandbox=stuck, claimants=BUSY), limit)
+        assert outcome(ended) == (SessionPhase.FAILED, "RunnerFailed")
+        assert ended.actions == (DeletePod(),)
+        assert not plan(ready(sandbox=stuck, claimants=BUSY | {handed}), limit).status, "it is claimed"
+
+    def test_such_a_job_has_its_time_from_when_its_execution_has_left(self) -> None:
+        stuck = a_sandbox(runner=replace(a_runner(), handed="of-a-deleted-execution", handed_at=NOW))
+        used_at = NOW + seconds(100)
+        left = ready(sandbox=stuck, claimants=BUSY, used_at=used_at, status={"last_used_at": used_at})
+        assert not plan(left, 164).status
+        assert outcome(plan(left, 165)) == (SessionPhase.FAILED, "RunnerFailed")
+        assert not plan(replace(left, claimants=frozenset()), 165).status, "nobody waits"
 
     def test_after_a_restart_the_pod_is_looked_for(self) -> None:
         assert plan(ready(sandbox=Sandbox()), 1) == Plan(wake_at=NOW + seconds(15))

@@ -6,22 +6,25 @@ real one by test_played_cluster.py.
 
 import asyncio
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import an_execution
+from factories import a_session, an_execution
 from played_cluster import PlayedCluster
 from played_context import a_context, a_register
 from polling import until
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
+from codeexec_api import CodeExecution, CodeExecutionStatus, CodeSession, CodeSessionStatus, Phase, SessionPhase
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.metrics import Metrics
+from codeexec_operator.adapters.rooms import Rooms
+from codeexec_operator.adapters.sessions import SessionWorker
+from codeexec_operator.core.observed import Room
 
 
 def stored(execution: CodeExecution, version: int, **changes: Any) -> CodeExecution:
@@ -166,3 +169,44 @@ async def test_what_the_api_server_has_gone_back_to_is_believed(monkeypatch: pyt
     await controller.on_pod(pod, deleted=True)
     await quiet(played, controller)
     assert played.told == ["Lost"]
+
+
+class Sessions:
+    """An API server with one session, which may lose the answer to the first write, and a telemetry."""
+
+    def __init__(self, session: CodeSession, *, loses_answer: bool) -> None:
+        self.session, self.loses_answer = session, loses_answer
+        self.told: list[str] = []
+
+    async def write_status(self, seen: CodeSession, status: CodeSessionStatus) -> CodeSession:
+        version = str(int(self.session.metadata.resource_version) + 1)
+        metadata = seen.metadata.model_copy(update={"resource_version": version})
+        self.session = seen.model_copy(update={"metadata": metadata, "status": status})
+        if self.loses_answer:
+            self.loses_answer = False
+            raise TimeoutError
+        return self.session
+
+    async def get_session(self, *_: str) -> CodeSession:
+        return self.session
+
+    async def delete_pod(self, *_: str) -> bool:
+        return False
+
+    def begin(self, ended: asyncio.Event) -> SessionWorker:
+        metrics = SimpleNamespace(retried=lambda _: None, unexpected=lambda: self.told.append("unexpected"))
+        telemetry = SimpleNamespace(session_over=lambda one: self.told.append(one.status.phase.value), metrics=metrics)
+        rooms = Rooms(lambda _: Room(), lambda _: None)
+        context = a_context(self, telemetry=telemetry)
+        return SessionWorker(context, self.session, lambda _: ended.set(), rooms, lambda *_, **__: None)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "lost"])
+async def test_once_of_the_end_of_a_session(lost: bool) -> None:
+    ended = asyncio.Event()
+    session = a_session(phase=SessionPhase.READY, status={"started_at": datetime.now(UTC)}, ended=True)
+    sessions = Sessions(session, loses_answer=lost)
+    worker = sessions.begin(ended)
+    await asyncio.wait_for(ended.wait(), 60)
+    worker.observe(sessions.session)
+    assert sessions.told == ["Ended"]
