@@ -10,7 +10,7 @@ from typing import Final
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, RecordRetention
-from codeexec_api.audit_export import Cursor
+from codeexec_api.audit_export import Cursor, Versions
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
@@ -69,7 +69,7 @@ class RecordKeeper:
         policy = await self._policies.of(namespace)
         if not isinstance(policy, ExecutionPolicySpec) or not (retention := policy.records).limited:
             return False
-        exported = {}
+        exported: Versions = {}
         if retention.require_export:
             exported = Cursor.parse(await self._cluster.get_export_cursor(namespace)).versions
             if not exported:
@@ -100,7 +100,7 @@ class RecordKeeper:
         return census, min(now, own_time())
 
     async def _delete(
-        self, namespace: str, choices: list[Choice], policy: RecordRetention, exported: dict[str, int], now: datetime
+        self, namespace: str, choices: list[Choice], policy: RecordRetention, exported: Versions, now: datetime
     ) -> int:
         deleted = unexported = 0
         kept_sessions: set[str] = set()
