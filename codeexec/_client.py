@@ -240,7 +240,10 @@ class Client:
         backend = self._backend
         if isinstance(backend, _cluster_client()):
             return backend
-        raise NotSupported(f"{type(backend).__name__} has no {what}: only a cluster keeps {what}")
+        raise NotSupported(
+            f"backend is a {type(backend).__name__}, which has no {what}: leave backend out to use a cluster, or pass "
+            "FakeCluster().client() in tests"
+        )
 
 
 def _cluster_client() -> "type[CodeExecutionClient]":

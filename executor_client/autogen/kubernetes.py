@@ -312,6 +312,12 @@ def _check(config: KubernetesCodeExecutorConfig, *, functions: bool) -> None:
     if config.stateful and config.session == "per-call":
         raise ValueError("stateful=True needs session='per-executor': variables live as long as a session")
     if config.sleep_after is not None and config.session == "per-call":
-        raise ValueError("sleep_after needs session='per-executor': only sessions sleep")
+        raise ValueError(
+            f"sleep_after is {config.sleep_after}, but session is 'per-call': leave sleep_after out, or pass "
+            "session='per-executor', because only sessions sleep"
+        )
     if (config.egress or config.mounts) and config.session != "per-call":
-        raise ValueError("egress and mounts need session='per-call': a call with them needs its own pod")
+        raise ValueError(
+            f"egress is {config.egress} and mounts is {config.mounts}, but session is {config.session!r}: pass "
+            "session='per-call', because a call with egress or mounts needs its own pod"
+        )

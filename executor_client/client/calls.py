@@ -39,7 +39,10 @@ class Calls:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise ClusterUnreachable("the client was closed while the call ran") from None
+            raise ClusterUnreachable(
+                "the client was closed while the call ran, so its code was stopped. Close the client after its last "
+                "call has returned"
+            ) from None
         finally:
             del self._running[limit]
             over.set_result(None)

@@ -195,7 +195,10 @@ class Execution:
             try:
                 now = await self._record(transport)
             except NotFound:
-                raise ExecutionLost(f"execution {self.name} was deleted before it ended") from None
+                raise ExecutionLost(
+                    f"execution {self.name} was deleted before it ended, and its code may have run in part. Check its "
+                    "effects, then submit it again"
+                ) from None
             if now.metadata.resource_version == self._latest.metadata.resource_version:
                 raise too_late
             latest = self._latest = now
@@ -317,8 +320,9 @@ def _seconds_of_log(execution: CodeExecution, submitted_at: tuple[float, float] 
 def no_operator(what: str, namespace: str) -> NotInstalled:
     """The error of an execution or session that no operator takes up."""
     return NotInstalled(
-        f"no operator took up {what} within {OPERATOR_SECONDS} s; check that the codeexec operator runs and serves "
-        f"namespace {namespace!r}"
+        f"no operator took up {what} in namespace {namespace!r} within {OPERATOR_SECONDS} s. Pass a sandbox namespace "
+        "of the chart (sandbox.namespaces), or ask the platform owner to look at the operator: `kubectl get pods -n "
+        "codeexec-system`"
     )
 
 

@@ -140,6 +140,6 @@ class Reviewing(Connected):
 def _nothing_to_decide(execution: CodeExecution) -> NothingToDecide:
     status = execution.status
     return NothingToDecide(
-        f"execution {execution.metadata.name} does not wait for a decision: it is {status.phase.value}"
+        f"execution {execution.metadata.name} does not wait for a decision: its phase is {status.phase.value}"
         f"{f' ({status.reason})' if status.reason else ''}"
     )

@@ -160,7 +160,8 @@ class Running(Connected):
             if not starting.expired():
                 raise
             raise Timeout(
-                f"execution {name} did not start within {request.start_seconds} s: the cluster did not take it in time"
+                f"start_timeout is {request.start_seconds} s, and the API server did not accept execution {name} "
+                "within that time. Raise start_timeout, or run `codeexec doctor --no-run`"
             ) from None
         return transport, Execution(
             self.connect,

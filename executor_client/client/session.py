@@ -87,7 +87,9 @@ class Session(SessionHandle):
             try:
                 current = await self._watch_until_ready(transport, current, waiting)
             except NotFound:
-                raise SessionEnded(f"session {self.name} was deleted") from None
+                raise SessionEnded(
+                    f"session {self.name} was deleted, and its files are gone. Nothing was run. Start a new session"
+                ) from None
             if current.metadata.resource_version == version:
                 raise no_operator(f"session {self.name}", transport.namespace)
         return current

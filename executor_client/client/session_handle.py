@@ -139,7 +139,8 @@ class SessionHandle(ABC):
         if left := [f"{one.path} ({one.size_bytes} bytes)" for one in result.artifacts if not one.fetched]:
             raise FileTransferError(
                 f"too large to be fetched together (at most {MAX_FETCH_BYTES} bytes at a time, or {MAX_STORED_BYTES} "
-                f"if the operator has an output store): {', '.join(left)}"
+                f"if the operator has an output store): {', '.join(left)}. Fetch them in several calls, or let the "
+                "code split them"
             )
         return dict(result.files)
 

@@ -330,7 +330,8 @@ def _checked(content: bytes, what: str, sha256: str | None, size: int) -> bytes:
     if (sha256_hex(content), len(content)) != (sha256, size):
         raise OutputUnavailable(
             f"the stored {what} does not match the record: {len(content)} bytes with SHA-256 "
-            f"{sha256_hex(content)} instead of {size} bytes with {sha256}"
+            f"{sha256_hex(content)} instead of {size} bytes with {sha256}. The stored output was changed or damaged: "
+            "tell the platform owner, and run the code again"
         )
     return content
 
@@ -355,4 +356,7 @@ def _runs(value: bytes) -> Sequence[tuple[StreamName, int]]:
             return [(name, count) for name, count in runs]
     except (ValueError, TypeError, RecursionError):
         pass
-    raise OutputUnavailable("the stored order of stdout and stderr is not readable")
+    raise OutputUnavailable(
+        "the stored order of stdout and stderr is not a JSON list of [stream, bytes]. The stored output was changed "
+        "or damaged: tell the platform owner, and run the code again"
+    )

@@ -64,7 +64,10 @@ class KubeApi:
         try:
             return cls(configuration, namespace, credentials)
         except (ssl.SSLError, ValueError) as error:
-            raise ClusterUnreachable(f"can't use the certificates of the cluster's configuration: {error}") from error
+            raise ClusterUnreachable(
+                f"certificate-authority, client-certificate or client-key of the kubeconfig can't be used: {error}. "
+                "They must be PEM, and key and certificate must belong together"
+            ) from error
 
     @classmethod
     @asynccontextmanager

@@ -77,7 +77,10 @@ async def _read_service_account() -> Reading:
         config.load_incluster_config(client_configuration=configuration)
         identity = Identity(f"Bearer {token.read_text().strip()}", authority=authority.read_bytes())
     except (config.ConfigException, OSError) as error:
-        raise ClusterUnreachable(f"can't use the service account of this pod: {error}") from error
+        raise ClusterUnreachable(
+            f"can't use the service account of this pod: {error}. Set automountServiceAccountToken: true for the pod, "
+            f"or pass {option('kubeconfig')}"
+        ) from error
     _leave_out_credentials(configuration, identity)
     return Reading(configuration, identity, (token, authority))
 
@@ -118,9 +121,15 @@ async def _read_kubeconfig(where: str, context: str | None) -> Reading:
     except config.ConfigException as error:
         raise ClusterUnreachable(_what_kubeconfig_lacks(where, context, str(error))) from error
     except (OSError, yaml.YAMLError) as error:
-        raise ClusterUnreachable(f"can't read the kubeconfig {where}: {error or repr(error)}") from error
+        raise ClusterUnreachable(
+            f"can't read the kubeconfig {where}: {error or repr(error)}. Correct the file, set KUBECONFIG, or pass "
+            f"{option('kubeconfig')}"
+        ) from error
     except binascii.Error as error:
-        raise ClusterUnreachable(f"can't read the kubeconfig {where}: its data are no base64: {error}") from error
+        raise ClusterUnreachable(
+            f"can't read the kubeconfig {where}: a field that ends in -data is not base64 ({error}). Write the file "
+            "again: `kubectl config view --raw --minify --flatten`"
+        ) from error
     except (TypeError, AttributeError, KeyError, ValueError) as error:  # what the loader raises for an empty file
         raise ClusterUnreachable(
             f"{where} is not a kubeconfig: set KUBECONFIG or pass {option('kubeconfig')}"
@@ -264,7 +273,8 @@ def _time(text: str | None) -> datetime | None:
         return time
     except ValueError as error:
         raise ClusterUnreachable(
-            f"the credential plugin has answered with expirationTimestamp {text!r}, which is no RFC 3339 time"
+            f"status.expirationTimestamp of the credential plugin is {text!r}, but must be an RFC 3339 time such as "
+            "2026-11-28T12:00:00Z. Update the plugin"
         ) from error
 
 

@@ -76,4 +76,7 @@ async def _read(cluster: ClusterRef) -> Reading:
         async with asyncio.timeout(_READ_SECONDS):
             return await reader(cluster.kubeconfig, cluster.context)()
     except TimeoutError:
-        raise ClusterUnreachable(f"reading the credentials took longer than {_READ_SECONDS} s") from None
+        raise ClusterUnreachable(
+            f"reading the kubeconfig or running its credential plugin took longer than {_READ_SECONDS} s, which is "
+            "the limit at the end of the process"
+        ) from None

@@ -89,7 +89,10 @@ class SharedSession:
             if not mine and not await _is_created(opened):
                 self.drop(opened)
                 if attempts >= _SESSIONS_A_CALL:
-                    raise SessionEnded(f"concurrent calls failed {attempts} times to create a session; try again")
+                    raise SessionEnded(
+                        f"no session could be created in {attempts} attempts by concurrent calls. Nothing was run. "
+                        "Their exceptions have the cause; correct it, and call again"
+                    )
                 continue
             try:
                 result = await (self._create_and_call(opened, call) if mine else call(opened))

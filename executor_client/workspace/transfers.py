@@ -38,7 +38,10 @@ def keep_source(folder: WorkDir | None, blocks: Sequence[PreparedBlock]) -> str 
         try:
             folder.write(block.file, block.content)
         except ValueError:
-            raise ValueError(f"{block.file!r} leads out of work_dir {root}; nothing was run") from None
+            raise ValueError(
+                f"`# filename:` is {block.file!r}, which leads out of work_dir {root} by a link: remove the link, or "
+                "use another name. Nothing was run"
+            ) from None
         except (OSError, RuntimeError) as error:
             raise ValueError(f"{block.file!r} can't be saved in work_dir: {error}; nothing was run") from error
     first = blocks[0]

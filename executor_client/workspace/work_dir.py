@@ -72,7 +72,7 @@ def write_inside(root: Path, name: str, content: bytes, *, any_name: bool = Fals
     path = root / name
     # By a link that stands there, or a name that is more than a name on Windows, such as C:x.
     if not path.parent.resolve().is_relative_to(root):
-        raise ValueError(f"{name!r} leads out of {root}")
+        raise ValueError(f"{name!r} leads out of {root}: remove the link on its way, or use a name below this folder")
     if not any_name and (why := refusal(root, check_workspace_path(name))):
         raise NameRefused(f"{name!r} is not written: {why}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,9 @@ class WorkDir:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise FileTransferError(f"a file of work_dir can't be read: {error}") from error
+                raise FileTransferError(
+                    f"{name!r} in work_dir {self.root} can't be read: {error.strerror}. Make it readable, or {_REMEDY}"
+                ) from error
         return tuple(files)
 
     def _own_files(self) -> Iterator[tuple[str, Stamp]]:

@@ -310,5 +310,10 @@ def _loss(seen: ObservedSession, now: datetime, timing: Timing) -> Ending | None
     if pod and pod.terminated == startup.EVICTED:
         return Ending(Event.FAULT, None, startup.evicted("the code in the session", pod, seen.session.spec.limits))
     if pod and pod.terminated:
-        return Ending(Event.FAULT, None, f"the pod ended ({pod.terminated}, exit code {pod.exit_code})")
+        return Ending(
+            Event.FAULT,
+            None,
+            f"the pod of the session ended ({pod.terminated}, exit code {pod.exit_code}). The code may have ended the "
+            "runner, or the image is no sandbox image. Start a new session",
+        )
     return None

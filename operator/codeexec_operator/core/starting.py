@@ -282,7 +282,9 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, _CANCELLED_BEFORE)
     view = seen.session
     if view is None:
-        message = "spec.sessionRef: the session was deleted. Nothing was run"
+        message = (
+            f"spec.sessionRef: session {ref.name if ref else ''!r} was deleted. Nothing was run. Start a new session"
+        )
         return look_for_session(seen, now, timing, Ending(Event.REFUSED, Reason.SESSION_NOT_FOUND, message))
     if ending := session_over(view):
         return finish(seen, now, ending)

@@ -170,7 +170,10 @@ def unreachable(runner: RunnerView, now: datetime, timing: Timing) -> Ending | N
     """The end of what runs in a pod that may be there, if connections to it were refused for too long."""
     if runner.refused_since is None or now < runner.refused_since + timedelta(seconds=timing.unreachable):
         return None
-    message = f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost"
+    message = (
+        f"no connection to the pod could be made for {timing.unreachable:g} s; its node may be lost. Check the code's "
+        "effects, then submit it again"
+    )
     return Ending(Event.VANISHED, Reason.POD_LOST, message)
 
 
