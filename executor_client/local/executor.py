@@ -239,7 +239,6 @@ class LocalSandboxExecutor(
         """
         file, check = self._module.file(), self._module.check()
         put(scratch.workspace, file.path, file.content)
-        put(scratch.workspace, check.file, check.content)
         output = Output(self._limits.output_bytes)
         end = self._sandbox.run_one(scratch.workspace, check, spec, output, stop)
         if end.event is Event.CANCEL:

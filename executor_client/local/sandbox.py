@@ -275,7 +275,6 @@ class LocalSandbox:
             put(workspace, file.path, file.content)
         before = workspace.survey()
         for block in work.blocks:
-            put(workspace, block.file, block.content)
             totals, started_at = dict(progress.output.totals), _now()
             end = self.run_one(workspace, block, spec, progress.output, stop)
             progress.note(end, started_at, totals)
@@ -297,12 +296,18 @@ class LocalSandbox:
     def run_one(
         self, workspace: Workspace, block: PreparedBlock, spec: CodeExecutionSpec, output: Output, stop: Stop
     ) -> BlockEnd:
-        """Run one block; in the sandbox's thread."""
+        """Put the source of one block into the workspace and run it; in the sandbox's thread."""
         program, *options = _command(block.language, self._machine)
         if not program:
             text = self.unknown(block.language, LANGUAGES[block.language].command[0])
             output.add("stderr", f"{text}\n".encode())
             return BlockEnd(Event.EXITED_NONZERO, 1)
+        try:
+            workspace.write(block.file, block.content, anew=True)
+        except OSError as error:
+            command = " ".join(LANGUAGES[block.language].command)
+            output.add("stderr", f"{command}: {error.strerror}: {block.file}\n".encode())
+            return BlockEnd(Event.EXITED_NONZERO, 126)
         block_plan = plan(
             [program, *options, str(workspace.files / block.file)],
             machine=self._machine,
@@ -328,9 +333,10 @@ def put(workspace: Workspace, name: str, content: bytes) -> None:
     """
     try:
         workspace.write(name, content)
-    except (OSError, RuntimeError, ValueError) as error:
+    except OSError as error:
         raise FileTransferError(
-            f"{name!r} can't be put into the workspace: {error}. Code left something in its place; call restart()"
+            f"{name!r} can't be put into the workspace: {error.strerror}. Code left something in its place; "
+            "call restart()"
         ) from error
 
 

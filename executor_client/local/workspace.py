@@ -3,6 +3,7 @@
 Nothing here follows a link: the code that ran may have made them.
 """
 
+import errno
 import logging
 import os
 import shutil
@@ -49,13 +50,22 @@ class Workspace:
         self.files.mkdir(mode=0o700)
         self.temporary.mkdir(mode=0o700)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Put a file in.
+    def write(self, name: str, content: bytes, *, anew: bool = False) -> None:
+        """Put a file in. With `anew`, what stands under its name goes, and so does its mode.
 
         Raises:
-            OSError: something that code has made stands in the way.
-            ValueError: or a link that leads out.
+            OSError: a folder has this name, or a part of the path is no folder.
         """
+        folder = self.files
+        *folders, last = name.split("/")
+        for part in folders:
+            folder /= part
+            with suppress(FileExistsError):
+                folder.mkdir()
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+        if anew:
+            (folder / last).unlink(missing_ok=True)
         write_inside(self.files, name, content, any_name=True)
 
     def survey(self) -> Survey:

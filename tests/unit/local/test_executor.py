@@ -388,13 +388,27 @@ async def test_nothing_is_written_outside_of_work_dir(make: Any, run: Any, tmp_p
     assert ".git/config" in caplog.text
 
 
-async def test_what_code_has_left_in_the_way_of_its_source_is_an_error(executor: Any, run: Any) -> None:
-    await run(executor, "import os; os.makedirs('job.py/x')")
-    with pytest.raises(FileTransferError, match=r"'job.py' can't be put into the workspace: .*call restart\(\)"):
-        await run(executor, "# filename: job.py\nprint(1)")
-    await run(executor, f"import os; os.symlink({str(Path.home())!r}, 'way')")
-    with pytest.raises(FileTransferError, match="leads out"):
-        await run(executor, "# filename: way/job.py\nprint(1)")
+async def test_what_code_has_left_in_the_way_of_a_file_is_an_error(make: Any, run: Any, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").mkdir()
+    (tmp_path / "data.csv" / "x").write_text("1,2")
+    executor = make(work_dir=tmp_path)
+    await run(executor, f"import os, shutil; shutil.rmtree('data.csv'); os.symlink({str(Path.home())!r}, 'data.csv')")
+    (tmp_path / "data.csv" / "x").write_text("3")
+    with pytest.raises(FileTransferError, match=r"'data.csv/x' can't be put .*: Not a directory. .*call restart\(\)"):
+        await run(executor, "print(1)")
+
+
+async def test_the_source_of_a_block_does_not_follow_a_link(executor: Any, run: Any, tmp_path: Path) -> None:
+    """Nor does it get the mode of the file that stands under its name, which may not be readable."""
+    theirs = tmp_path / "job.py"
+    theirs.write_text("PLANTED")
+    await run(executor, f"import os; os.symlink({str(tmp_path)!r}, 'way'); os.symlink({str(theirs)!r}, 'job.py')")
+    through = await run(executor, "# filename: way/job.py\nprint(1)")
+    assert (through.exit_code, through.stderr) == (126, "python3: Not a directory: way/job.py\n")
+    instead = "# filename: job.py\nimport os; print(oct(os.stat('job.py').st_mode)); os.chmod('job.py', 0)"
+    for _ in range(2):
+        assert int((await run(executor, instead)).stdout, 8) & 0o400
+    assert theirs.read_text() == "PLANTED"
 
 
 def double(number: int) -> int:
