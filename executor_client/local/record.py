@@ -163,9 +163,9 @@ def finished(submission: Submission, progress: Progress) -> CodeExecution:
     return _record(submission, status)
 
 
-def denied(submission: Submission, message: str) -> CodeExecution:
-    """The record of an execution that the policy does not allow."""
-    status = CodeExecutionStatus(phase=Phase.DENIED, reason=Reason.POLICY_VIOLATION.value, message=message)
+def denied(submission: Submission, message: str, reason: Reason = Reason.POLICY_VIOLATION) -> CodeExecution:
+    """The record of an execution that the policy does not allow, or whose session is over."""
+    status = CodeExecutionStatus(phase=Phase.DENIED, reason=reason.value, message=message)
     return _record(submission, status)
 
 

@@ -11,7 +11,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,8 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.model.selection import fitting, place, selected
-from executor_client.workspace.work_dir import write_inside
+from executor_client.runtime import forks
+from executor_client.workspace.work_dir import Stamp, write_inside
 
 logger = logging.getLogger(__name__)
 
@@ -167,3 +168,27 @@ def delete(root: Path) -> None:
             subprocess.run(command, capture_output=True, check=False, timeout=_DELETE_SECONDS)  # noqa: S603 - own path
     if root.exists():
         logger.warning("the workspace %s could not be deleted; delete it by hand", root)
+
+
+class Scratch:
+    """A workspace that calls share, and what is in it. It is deleted by `delete`, and with whoever holds it.
+
+    Args:
+        holder: the workspace doesn't outlive this.
+    """
+
+    def __init__(self, holder: object) -> None:
+        self.workspace = Workspace()
+        self.sent: dict[str, Stamp] = {}
+        self.has_functions = False
+        self.delete = forks.finalize(holder, delete, self.workspace.root)
+
+    @classmethod
+    @contextmanager
+    def of_one_call(cls, holder: object) -> "Iterator[Scratch]":
+        """Inside is a workspace that no other call gets."""
+        scratch = cls(holder)
+        try:
+            yield scratch
+        finally:
+            scratch.delete()

@@ -33,6 +33,7 @@ from executor_client import (
     FileTransferError,
     Limits,
     LocalSandboxUnavailable,
+    SessionEnded,
 )
 from executor_client.local import supervised
 from executor_client.runtime import telemetry
@@ -231,6 +232,22 @@ async def test_stop_ends_what_runs(executor: Any) -> None:
     assert (await call).exit_code == 1
     assert not is_there(pid)
     assert not path.exists()
+
+
+async def test_a_call_that_waits_when_stop_is_called_raises_as_in_a_cluster(executor: Any) -> None:
+    """Nothing of it was run. The call that runs is cancelled, which is a result."""
+    path = await started(executor)
+    calls = []
+    for code in (wait_for_ever(path), "print(1)"):
+        block = CodeBlock(code, "python")
+        calls.append(asyncio.create_task(executor.execute_code_blocks([block], CancellationToken())))
+    await heard(path)
+    await until(lambda: not executor._sandbox._thread._work_queue.empty())
+    await executor.stop()
+    running, waiting = await asyncio.gather(*calls, return_exceptions=True)
+    assert running.reason == "CancelRequested"
+    assert isinstance(waiting, SessionEnded)
+    assert str(waiting).endswith("stop() or restart() was called before this call ran; nothing was run")
 
 
 async def test_a_supervisor_that_dies_is_no_success(executor: Any) -> None:
