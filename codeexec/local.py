@@ -23,7 +23,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from codeexec_api import ArtifactRequest, CodeExecutionSpec, ExecutionPolicySpec
+from codeexec_api import ArtifactRequest, CodeExecutionSpec, ExecutionPolicySpec, SessionRef
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.request import ListFiles, OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
@@ -118,6 +118,7 @@ class Sandbox:
             blocks=tuple(block.announce() for block in prepared),
             files=tuple(file.announce() for file in files) or None,
             artifacts=ArtifactRequest(list=list_files, fetch=tuple(fetch)),
+            session_ref=SessionRef(name=session) if session else None,
             source=request.source,
             timeout_seconds=request.timeout_seconds,
             limits=request.limits,

@@ -249,6 +249,7 @@ class LocalSandboxExecutor(
         if end.event is Event.CANCEL:
             return False
         if end.event is not Event.EXITED_ZERO:
+            output.finish()
             written = b"".join(output.contents().values.values()).decode(errors="replace")
             raise self._module.failed(written.strip() or end.event.value)
         scratch.has_functions = True

@@ -263,13 +263,14 @@ class LocalSandbox:
         workspace = scratch.workspace
         for file in work.files:
             put(workspace, file.path, file.content)
-        before = workspace.survey()
+        before = workspace.marks()
         for block in work.blocks:
-            totals, started_at = dict(progress.output.totals), _now()
+            totals, started_at = progress.output.totals, _now()
             end = self.run_one(workspace, block, spec, progress.output, stop)
             progress.note(end, started_at, totals)
             if end.event is not Event.EXITED_ZERO:
                 break
+        progress.output.finish()
         if not work.blocks:
             progress.last = BlockEnd(Event.EXITED_ZERO, 0)
         sources = frozenset(block.file for block in work.blocks)

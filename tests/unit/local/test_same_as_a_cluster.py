@@ -6,6 +6,8 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 
+import codeexec
+from codeexec.local import Sandbox
 from executor_client import KubernetesCodeExecutor
 from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
 
@@ -36,3 +38,32 @@ async def test_a_block_whose_name_is_taken_ends_the_call_and_keeps_its_output(ma
     here, cluster = seen
     assert here == cluster
     assert here[:3] == (126, "NonZeroExit", f"important\npython3: {said}\n")
+
+
+@pytest.mark.parametrize("written", [b"ab\xe2\x82", "\xe9".encode() * 600, b"\xff" * 600, b"a" * 1025, b"a" * 1024])
+async def test_output_that_ends_inside_a_character(written: bytes) -> None:
+    """At its end, or at its limit."""
+    seen = []
+    fake = FakeCluster(run=lambda _: FakeOutcome(stdout=written))
+    for backend in (Sandbox(), fake.client()):
+        live: list[str] = []
+        async with codeexec.Client(agent="a", backend=backend) as client:
+            result = await client.run(
+                f"import sys; sys.stdout.buffer.write({written!r})",
+                limits=codeexec.Limits(output_bytes=1024),
+                on_output=lambda chunk, live=live: live.append(chunk.text),
+            )
+        assert "".join(live) == result.stdout
+        seen.append((result.stdout, result.truncated, result.output))
+    here, cluster = seen
+    assert here == cluster
+
+
+async def test_a_result_names_its_session() -> None:
+    for backend in (Sandbox(), FakeCluster(run=lambda _: FakeOutcome()).client()):
+        async with (
+            codeexec.Client(agent="a", backend=backend) as client,
+            client.session(stateful=False) as session,
+        ):
+            assert (await session.run("1")).session == session.name
+            assert (await client.run("1")).session is None
