@@ -47,11 +47,11 @@ class _Since(click.ParamType):  # type: ignore[type-arg] # it takes none before 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        if value[:-1].isdigit() and value[-1] in _UNITS:
-            return now() - timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
         try:
+            if value[:-1].isdecimal() and value[-1] in _UNITS:
+                return now() - timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
             moment = datetime.fromisoformat(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a time: use 30m, 24h, 7d, 2026-11-21 or 2026-11-21T12:00:00Z", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

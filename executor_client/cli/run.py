@@ -62,10 +62,10 @@ def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     files = []
     for value in values:
         local, path = Path(value), Path(value).name
-        if not local.exists() and ":" in value:
-            name, path = value.rsplit(":", 1)
-            local = Path(name)
         try:
+            if not local.exists() and ":" in value:
+                name, path = value.rsplit(":", 1)
+                local = Path(name)
             files.append(WorkspaceFile(inside(path), local.read_bytes()))
         except OSError as error:
             raise click.BadParameter(f"can't read {str(local)!r}: {error.strerror}", ctx, param) from error
