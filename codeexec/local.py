@@ -16,21 +16,22 @@ and what doesn't. It needs the extra `local`.
 import asyncio
 import secrets
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Final
 
 from typing_extensions import override
 
-from codeexec_api import ArtifactRequest, CodeExecutionSpec, ExecutionPolicySpec
+from codeexec_api import ArtifactRequest, CodeExecutionSpec, ExecutionPolicySpec, SessionRef
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.request import ListFiles, OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.exceptions import CodeExecError, NotSupported, SessionEnded, Timeout
 from executor_client.local.approval import LocalApproval
-from executor_client.local.sandbox import LocalSandbox, Scratch, Work
+from executor_client.local.sandbox import LocalSandbox, Work
 from executor_client.local.supervised import Stop
+from executor_client.local.workspace import Scratch
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, all_prepared, check_size
 from executor_client.model.results import ExecutionResult, OutputChunk
 from executor_client.runtime import forks, telemetry
@@ -117,17 +118,19 @@ class Sandbox:
             blocks=tuple(block.announce() for block in prepared),
             files=tuple(file.announce() for file in files) or None,
             artifacts=ArtifactRequest(list=list_files, fetch=tuple(fetch)),
+            session_ref=SessionRef(name=session) if session else None,
             source=request.source,
             timeout_seconds=request.timeout_seconds,
             limits=request.limits,
         )
-        own = None if session else Scratch(self)
+        if session:
+            self._workspace(session)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(request.start_seconds) as starting:
                 work = Work(
                     prepared,
-                    open=lambda: own or self._workspace(session or ""),
+                    open=lambda: nullcontext(self._workspace(session)) if session else Scratch.of_one_call(self),
                     files=files,
                     only_fetched=True,
                     tell=self._in_context(on_output),
@@ -139,9 +142,6 @@ class Sandbox:
             if not starting.expired():
                 raise
             raise Timeout(f"the turn of this call did not come within {request.start_seconds} s") from None
-        finally:
-            if own:
-                await asyncio.to_thread(own.delete)
 
     async def _run(self, spec: CodeExecutionSpec, work: Work, cancelled: asyncio.Event) -> ExecutionResult:
         with self._sandbox.admitted(spec) as (submission, span):
@@ -193,7 +193,9 @@ class Sandbox:
     async def end(self, name: str) -> None:
         """End a session: what runs in it is killed, and its workspace deleted. A callback doesn't wait for that."""
         if scratch := self._workspaces.pop(name, None):
-            ended = asyncio.ensure_future(self._sandbox.stop(scratch.delete, only=tuple(self._stops.pop(name, ()))))
+            over = f"session {name!r} is over: it was ended before this call ran. Start a new session. Nothing was run"
+            stops = tuple(self._stops.pop(name, ()))
+            ended = asyncio.ensure_future(self._sandbox.stop(scratch.delete, over, stops))
             if self not in _telling.get():
                 await ended
 

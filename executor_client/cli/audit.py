@@ -25,6 +25,7 @@ from executor_client.cli.escaping import one_line
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.operator_log import OPERATOR_NAMESPACE, verify_with_operator
 from executor_client.cli.show import show_time
+from executor_client.cli.streams import InputFile
 from executor_client.client.client import CodeExecutionClient
 from executor_client.exceptions import NotFound
 
@@ -46,11 +47,11 @@ class _Since(click.ParamType):  # type: ignore[type-arg] # it takes none before 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        if value[:-1].isdigit() and value[-1] in _UNITS:
-            return now() - timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
         try:
+            if value[:-1].isdecimal() and value[-1] in _UNITS:
+                return now() - timedelta(**{_UNITS[value[-1]]: int(value[:-1])})
             moment = datetime.fromisoformat(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a time: use 30m, 24h, 7d, 2026-11-21 or 2026-11-21T12:00:00Z", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -68,8 +69,8 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-FILE: Final = click.Path(allow_dash=True, dir_okay=False)
-_log = click.option("--log", "logs", multiple=True, type=FILE, help="Operator log, - for stdin; can be repeated.")
+LOG_FILE: Final = InputFile(allow_dash=True, dir_okay=False)
+_log = click.option("--log", "logs", multiple=True, type=LOG_FILE, help="Operator log, - for stdin; can be repeated.")
 
 
 @click.group(short_help="List, check and report records.")
@@ -112,7 +113,7 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
 
 
 @audit.command("verify", short_help="Check the operator's log, and compare the records with it.")
-@click.argument("logs", nargs=-1, metavar="[FILE...]", type=FILE)
+@click.argument("logs", nargs=-1, metavar="[FILE...]", type=LOG_FILE)
 @click.option("--from-cluster", is_flag=True, help="Read the logs of the operator's pods from the cluster.")
 @click.option(
     "--operator-namespace",
@@ -206,7 +207,15 @@ def _witness(place: str | None, public_key: str | None) -> Witness | None:
 
 
 @audit.command(short_help="Write an HTML report.")
-@click.option("-o", "--output", "target", required=True, type=FILE, metavar="FILE.html", help="Page; - is stdout.")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    required=True,
+    type=click.Path(allow_dash=True, dir_okay=False),
+    metavar="FILE.html",
+    help="Page; - is stdout.",
+)
 @_filters
 @_log
 @cluster_options

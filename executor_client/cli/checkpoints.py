@@ -10,7 +10,7 @@ from codeexec_api.audit_check import verify
 from codeexec_api.audit_findings import LogLine
 from codeexec_api.checkpoints import Witness, checkpoint_files, following
 from codeexec_api.signed_note import SigningKey
-from executor_client.cli.audit import FILE, FINDINGS, read_logs, show_findings
+from executor_client.cli.audit import FINDINGS, LOG_FILE, read_logs, show_findings
 from executor_client.cli.auditing import many
 from executor_client.cli.common import Cluster, now
 from executor_client.cli.evidence_store import EvidenceStore
@@ -37,7 +37,7 @@ def keygen(name: str, file: str) -> None:
 
 
 @click.command(short_help="Sign how far the operator's log went.")
-@click.argument("logs", nargs=-1, metavar="[FILE...]", type=FILE)
+@click.argument("logs", nargs=-1, metavar="[FILE...]", type=LOG_FILE)
 @click.option(
     "--to",
     "place",

@@ -12,12 +12,14 @@ from executor_client.cli.manage import cancel, sessions
 from executor_client.cli.policy import policy
 from executor_client.cli.run import run
 from executor_client.cli.show import get, logs
+from executor_client.cli.streams import prepare
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="codeexec")
 def main() -> None:
     """Run code in hardened pods of a Kubernetes cluster, and inspect, approve and audit what runs there."""
+    prepare()
 
 
 for _command in (run, logs, get, cp, cancel, sessions, approvals, approve, deny, revoke, policy, audit, doctor):

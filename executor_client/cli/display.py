@@ -21,8 +21,11 @@ from executor_client.model.results import NOTES, ExecutionResult, OutputChunk, S
 
 _GAP: Final = 3
 """Spaces between the columns of a table."""
-_WRAPPED: Final = frozenset({"AGENT", "ARTIFACT", "ASKS-FOR", "MESSAGE", "VALUE"})
-"""Columns that wrap if the terminal is too narrow: those with text of agents, which may be of any length."""
+_WRAPPED: Final = frozenset({"AGENT", "ARTIFACT", "ASKS-FOR", "FOUND", "MESSAGE", "VALUE"})
+"""Columns that wrap if the terminal is too narrow: those with text of agents, which may be of any length.
+
+None is the first of its table: its second line would begin at the left edge, where it may look like a field.
+"""
 _WORD: Final = 20
 """Columns that a word has in them at least; longer ones are folded, and do not wrap to the terminal's left edge."""
 _NAME: Final = re.compile("[a-z0-9:@/._-]*")

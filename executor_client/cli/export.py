@@ -26,7 +26,7 @@ from codeexec_api.audit_export import (
 from codeexec_api.audit_findings import LogLine
 from codeexec_api.digests import sha256_hex
 from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, SESSION_KIND, SESSION_PLURAL
-from executor_client.cli.audit import FILE, read_logs
+from executor_client.cli.audit import LOG_FILE, read_logs
 from executor_client.cli.auditing import many
 from executor_client.cli.common import Cluster, now
 from executor_client.cli.evidence_store import EvidenceStore
@@ -71,7 +71,7 @@ class _Stdout:
 
 
 @click.command(short_help="Write finished records to a storage.")
-@click.argument("logs", nargs=-1, metavar="[FILE...]", type=FILE)
+@click.argument("logs", nargs=-1, metavar="[FILE...]", type=LOG_FILE)
 @click.option(
     "--to",
     "place",

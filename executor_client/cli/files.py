@@ -35,8 +35,8 @@ def cp(cluster: Cluster, source: str, target: str) -> None:
     if here:
         content = cluster.run(lambda client: _read(client, here[1], inside(here[2])))
         goal = Path(target)
-        goal = goal / Path(here[2]).name if goal.is_dir() else goal
         try:
+            goal = goal / Path(here[2]).name if goal.is_dir() else goal
             if goal.is_relative_to("/dev") or (goal.exists() and not goal.is_file()):
                 goal.write_bytes(content)  # a device or a pipe is written to; a file is replaced as a whole
             else:
@@ -45,10 +45,13 @@ def cp(cluster: Cluster, source: str, target: str) -> None:
             raise click.ClickException(f"can't write {goal.name!r} below {str(goal.parent)!r}: {error}") from error
     elif there:
         local = Path(source)
-        if not local.is_file():
-            raise click.ClickException(f"{source!r} is not a local file")
         path = there[2] + local.name if there[2].endswith("/") else there[2]
-        content = local.read_bytes()
+        try:
+            if not local.is_file():
+                raise click.ClickException(f"{source!r} is not a local file")
+            content = local.read_bytes()
+        except OSError as error:
+            raise click.ClickException(f"can't read {source!r}: {error.strerror}") from error
         cluster.run(lambda client: _upload(client, there[1], path, content))
 
 

@@ -23,6 +23,7 @@ from executor_client.cli.display import Printer, echo_json, report, size
 from executor_client.cli.escaping import one_line
 from executor_client.cli.files import save_artifact
 from executor_client.cli.hints import hint_about
+from executor_client.cli.streams import InputFile
 from executor_client.client.approvals import ApprovalRequest, ApprovalWait
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import OnOutput, Request
@@ -61,10 +62,10 @@ def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     files = []
     for value in values:
         local, path = Path(value), Path(value).name
-        if not local.exists() and ":" in value:
-            name, path = value.rsplit(":", 1)
-            local = Path(name)
         try:
+            if not local.exists() and ":" in value:
+                name, path = value.rsplit(":", 1)
+                local = Path(name)
             files.append(WorkspaceFile(inside(path), local.read_bytes()))
         except OSError as error:
             raise click.BadParameter(f"can't read {str(local)!r}: {error.strerror}", ctx, param) from error
@@ -149,7 +150,7 @@ class _Job:
 
 
 @click.command(short_help="Run code, and exit with its exit code.")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", required=False, type=InputFile(exists=True, dir_okay=False, allow_dash=True))
 @click.option("-c", "--code", help="Code to run, instead of FILE.")
 @click.option(
     "-l", "--language", shell_complete=complete_language, help="Language; default: by the suffix of FILE, else python."

@@ -23,6 +23,7 @@ from executor_client.cli.display import (
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.execution import over
 from executor_client.model.results import ExecutionResult
+from executor_client.runtime.asyncio_tasks import stop
 
 _FIRST_SECONDS: Final = 15.0
 """How long `logs` waits for the first output of a running execution."""
@@ -78,14 +79,17 @@ def logs(cluster: Cluster, name: str, follow: bool) -> None:
         patience = _FIRST_SECONDS
         async with aclosing(handle.output()) as chunks:
             while True:
+                coming = asyncio.ensure_future(anext(chunks))
                 try:
-                    async with asyncio.timeout(None if follow or ended or handle.ended else patience):
-                        printer(await anext(chunks))
-                    patience = _QUIET_SECONDS
+                    await asyncio.wait([coming], timeout=None if follow or ended else patience)
+                    if not coming.done() and not handle.ended:
+                        return None
+                    printer(await coming)  # of what has ended meanwhile, all is read
                 except StopAsyncIteration:
                     return await handle.result()
-                except TimeoutError:
-                    return None
+                finally:
+                    await stop(coming)
+                patience = _QUIET_SECONDS
 
     result = cluster.run(work)
     printer.finish()
@@ -200,10 +204,10 @@ def _show_artifacts(artifacts: tuple[ArtifactStatus, ...], omitted: int) -> None
     if artifacts:
         click.echo()
         rows = (
-            (one.path, size(one.size_bytes), (one.sha256 or "")[:12], "yes" if one.fetched else "no")
+            (size(one.size_bytes), (one.sha256 or "")[:12], "yes" if one.fetched else "no", one.path)
             for one in artifacts
         )
-        echo_table(("ARTIFACT", "SIZE", "DIGEST", "FETCHED"), rows)
+        echo_table(("SIZE", "DIGEST", "FETCHED", "ARTIFACT"), rows)
     if omitted:
         click.echo(f"and {omitted} more files, not listed")
 

@@ -1,6 +1,7 @@
 """The AutoGen executor that runs code on this machine, behind Landlock and seccomp."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +28,9 @@ from executor_client.autogen.functions import UserFunction
 from executor_client.exceptions import NotSupported
 from executor_client.local.approval import LocalApproval
 from executor_client.local.record import Output
-from executor_client.local.sandbox import LocalSandbox, Ran, Scratch, Work, put
+from executor_client.local.sandbox import LocalSandbox, Ran, Work, put
 from executor_client.local.supervised import Stop
+from executor_client.local.workspace import Scratch
 from executor_client.model.blocks import Prepared, PreparedBlock, check_size
 from executor_client.model.results import ExecutionResult
 from executor_client.runtime import forks, telemetry
@@ -156,11 +158,14 @@ class LocalSandboxExecutor(
         """Do nothing: the first call makes the workspace."""
 
     async def stop(self) -> None:
-        """Kill what runs and delete the workspace. The executor can be used again, with a new one."""
-        await self._sandbox.stop(self._discard)
+        """Kill what runs and delete the workspace. Calls that wait for their turn raise SessionEnded.
+
+        The executor can be used again, with a new workspace.
+        """
+        await self._sandbox.stop(self._discard, "stop() or restart() was called before this call ran; nothing was run")
 
     async def restart(self) -> None:
-        """Kill what runs, and give the next call a new workspace."""
+        """Kill what runs, and give the next call a new workspace. Calls that wait for their turn raise SessionEnded."""
         await self.stop()
 
     async def _call(self, prepared: Prepared, token: CancellationToken) -> LocalCodeResult:
@@ -209,9 +214,9 @@ class LocalSandboxExecutor(
             limits=self._limits,
         )
 
-    def _open(self) -> Scratch:
+    def _open(self) -> AbstractContextManager[Scratch]:
         self._scratch = self._scratch or Scratch(self)
-        return self._scratch
+        return nullcontext(self._scratch)
 
     def _discard(self) -> None:
         scratch, self._scratch = self._scratch, None
@@ -241,12 +246,12 @@ class LocalSandboxExecutor(
         """
         file, check = self._module.file(), self._module.check()
         put(scratch.workspace, file.path, file.content)
-        put(scratch.workspace, check.file, check.content)
         output = Output(self._limits.output_bytes)
         end = self._sandbox.run_one(scratch.workspace, check, spec, output, stop)
         if end.event is Event.CANCEL:
             return False
         if end.event is not Event.EXITED_ZERO:
+            output.finish()
             written = b"".join(output.contents().values.values()).decode(errors="replace")
             raise self._module.failed(written.strip() or end.event.value)
         scratch.has_functions = True

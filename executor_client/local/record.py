@@ -3,7 +3,6 @@
 So results, their words and the span are made by the same functions for both.
 """
 
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,6 +26,7 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.records import BLOCK_REASONS, exit_code, how_it_ended
 from codeexec_api.v1alpha1.base import ObjectMeta
 from executor_client.model.results import STREAMS, Contents, OutputChunk, StreamName
+from executor_client.model.stream import Stream
 
 LAYERS: Final = ("Seccomp", "Landlock")
 
@@ -61,40 +61,45 @@ class Output:
 
     def __init__(self, most: int, tell: Callable[[OutputChunk], None] | None = None) -> None:
         self._tell = tell
-        self._decoders = {name: getincrementaldecoder("utf-8")("replace") for name in STREAMS}
-        self._most = most
-        self._kept: dict[StreamName, bytearray] = {name: bytearray() for name in STREAMS}
+        self._streams = {name: Stream(most) for name in STREAMS}
         self._order: list[tuple[StreamName, int]] = []
-        self.totals: dict[StreamName, int] = dict.fromkeys(STREAMS, 0)
 
-    def add(self, stream: StreamName, data: bytes) -> None:
+    def add(self, stream: StreamName, data: bytes, *, final: bool = False) -> None:
         """Take the next piece of a stream."""
-        self.totals[stream] += len(data)
-        kept = self._kept[stream]
-        piece = data[: self._most - len(kept)]
-        kept += piece
-        if not piece:
+        text = self._streams[stream].take(data, final=final)
+        if not text:
             return
+        size = len(text.encode())
         if self._order and self._order[-1][0] == stream:
-            self._order[-1] = (stream, self._order[-1][1] + len(piece))
-        else:
-            self._order.append((stream, len(piece)))
-        if self._tell and (text := self._decoders[stream].decode(piece)):
+            size += self._order.pop()[1]
+        self._order.append((stream, size))
+        if self._tell:
             self._tell(OutputChunk(stream, text))
+
+    def finish(self) -> None:
+        """Nothing comes any more: a character that was begun is a broken one."""
+        for name in STREAMS:
+            self.add(name, b"", final=True)
+
+    @property
+    def totals(self) -> dict[StreamName, int]:
+        """How many bytes have come of each stream, kept or not."""
+        return {name: stream.total_bytes for name, stream in self._streams.items()}
 
     def contents(self) -> Contents:
         """What is kept."""
-        return Contents({name: bytes(kept) for name, kept in self._kept.items()}, tuple(self._order))
+        return Contents({name: stream.text.encode() for name, stream in self._streams.items()}, tuple(self._order))
 
     def status(self, stream: StreamName) -> StreamStatus:
         """What the record says of a stream."""
-        kept, total = bytes(self._kept[stream]), self.totals[stream]
+        one = self._streams[stream]
+        kept = one.text.encode()
         return StreamStatus(
             text="",
             sha256=sha256_hex(kept),
             kept_bytes=len(kept),
-            total_bytes=total,
-            truncated=len(kept) < total,
+            total_bytes=one.total_bytes,
+            truncated=one.truncated,
             referenced=True,
         )
 
@@ -163,9 +168,9 @@ def finished(submission: Submission, progress: Progress) -> CodeExecution:
     return _record(submission, status)
 
 
-def denied(submission: Submission, message: str) -> CodeExecution:
-    """The record of an execution that the policy does not allow."""
-    status = CodeExecutionStatus(phase=Phase.DENIED, reason=Reason.POLICY_VIOLATION.value, message=message)
+def denied(submission: Submission, message: str, reason: Reason = Reason.POLICY_VIOLATION) -> CodeExecution:
+    """The record of an execution that the policy does not allow, or whose session is over."""
+    status = CodeExecutionStatus(phase=Phase.DENIED, reason=reason.value, message=message)
     return _record(submission, status)
 
 

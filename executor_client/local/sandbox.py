@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from codeexec_api import (
     Event,
     ExecutionPolicySpec,
     Phase,
+    Reason,
     evaluate,
 )
 from codeexec_api.code_rules import find
@@ -49,32 +50,17 @@ from executor_client.local.record import (
 )
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.system_calls import ARCHITECTURES
-from executor_client.local.workspace import Workspace, delete
+from executor_client.local.workspace import Scratch, Workspace
 from executor_client.model.arguments import several
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
 from executor_client.model.code_reading import read_code
 from executor_client.model.results import NOTHING, Contents, ExecutionResult, OutputChunk, result_of
 from executor_client.runtime import forks, telemetry
 from executor_client.runtime.extras import how_to_install
-from executor_client.workspace.work_dir import Stamp
 
 _NO_IMAGE: Final = f"none@sha256:{'0' * 64}"
 """Policies are about images, too, and must name one; here there is none."""
 _NOBODY: Final = "this needs approval, and the local sandbox has nobody to ask"
-
-
-class Scratch:
-    """A workspace that calls share, and what is in it. It is deleted by `delete`, and with whoever holds it.
-
-    Args:
-        holder: the workspace doesn't outlive this.
-    """
-
-    def __init__(self, holder: object) -> None:
-        self.workspace = Workspace()
-        self.sent: dict[str, Stamp] = {}
-        self.has_functions = False
-        self.delete = forks.finalize(holder, delete, self.workspace.root)
 
 
 @dataclass(frozen=True)
@@ -97,7 +83,7 @@ class Work:
     """What is done in the thread of the sandbox, when it is the turn of a call."""
 
     blocks: Sequence[PreparedBlock]
-    open: Callable[[], Scratch]
+    open: Callable[[], AbstractContextManager[Scratch]]
     """The workspace to run in."""
     prepare: Callable[[Scratch, Stop], bool] = lambda _scratch, _stop: True
     """Makes it ready; False if it was stopped, so that nothing is run."""
@@ -154,13 +140,13 @@ class LocalSandbox:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
         forks.finalize(self, self._thread.shutdown, wait=False)
 
-    async def stop(self, last: Callable[[], None], only: Sequence[Stop] | None = None) -> None:
-        """Kill all that runs and waits, or only this, and do something in the thread when it has ended.
+    async def stop(self, last: Callable[[], None], over: str, only: Sequence[Stop] | None = None) -> None:
+        """Kill all that runs, or only this, and do something in the thread when it has ended.
 
-        It is done also if the caller does not wait for it.
+        It is done also if the caller does not wait for it. Calls that wait raise SessionEnded with the text `over`.
         """
         for stop in tuple(self._stops) if only is None else only:
-            stop.set()
+            stop.set(over)
         await asyncio.shield(asyncio.wrap_future(self._thread.submit(last)))
 
     def unknown(self, language: str, program: str = "") -> str:
@@ -193,13 +179,24 @@ class LocalSandbox:
             AuditLogUnavailable: the start can't be written down; nothing was run.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
-        refusal, findings = await asyncio.to_thread(self._judge, submission.spec, work)
-        submission = replace(submission, findings=findings)
-        if refusal:
-            ran = Ran(denied(submission, refusal))
-            self._tell_the_end(Phase.PENDING, ran.record)
-            return ran
-        return await self._in_turn(submission, work, cancelled)
+        with self._stoppable(work) as stop:
+            refusal, findings = await asyncio.to_thread(self._judge, submission.spec, work)
+            submission = replace(submission, findings=findings)
+            if refusal:
+                return self._never_ran(denied(submission, refusal))
+            return await self._in_turn(submission, work, stop, cancelled)
+
+    @contextmanager
+    def _stoppable(self, work: Work) -> Iterator[Stop]:
+        """Inside is what ends a call, from when it came."""
+        stop = Stop()
+        for stops in (self._stops, work.stops):
+            stops.add(stop)
+        try:
+            yield stop
+        finally:
+            for stops in (self._stops, work.stops):
+                stops.discard(stop)
 
     def _approver(self) -> str:
         """Who lets code run here although this is production; empty if it isn't."""
@@ -216,11 +213,8 @@ class LocalSandbox:
         asks = f"{_NOBODY}: {verdict.message}" if verdict.decision is Decision.NEEDS_APPROVAL else verdict.message
         return "" if verdict.allowed else asks, find(spec, policy_for(spec, policy).code_rules, reading)
 
-    async def _in_turn(self, submission: Submission, work: Work, cancelled: asyncio.Event) -> Ran:
+    async def _in_turn(self, submission: Submission, work: Work, stop: Stop, cancelled: asyncio.Event) -> Ran:
         """Do some work in the thread, when its turn has come; it may be cancelled before."""
-        stop = Stop()
-        for stops in (self._stops, work.stops):
-            stops.add(stop)
         future = self._thread.submit(self._run, submission, work, stop)
         canceller = asyncio.create_task(_stop_when(cancelled, stop, future))
         waiting = asyncio.wrap_future(future)
@@ -228,59 +222,55 @@ class LocalSandbox:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             if future.cancelled():
-                return self._never_ran(submission)
+                return self._never_ran(_unbegun(submission, stop))
             stop.set()
             if future.cancel():  # its turn has not come, so there is nothing to wait for
-                self._never_ran(submission)
+                self._never_ran(_unbegun(submission, stop))
             else:
                 await asyncio.wait([waiting])
             raise
         finally:
             canceller.cancel()
-            for stops in (self._stops, work.stops):
-                stops.discard(stop)
-            future.add_done_callback(lambda _: stop.close())
 
     def _run(self, submission: Submission, work: Work, stop: Stop) -> Ran:
         """Run an execution; in the sandbox's thread."""
         if stop.is_set:
-            return self._never_ran(submission)
+            return self._never_ran(_unbegun(submission, stop))
         work.begin()
         if self.audit:
             self.audit.tell(Phase.PENDING, begun(submission, _now(), self._approver()))
         try:
-            ran = self._run_blocks(submission, work, stop)
+            with work.open() as scratch:
+                ran = self._run_blocks(scratch, submission, work, stop)
         except BaseException:
             self._tell_the_end(Phase.RUNNING, lost(submission))
             raise
         self._tell_the_end(Phase.RUNNING, ran.record)
         return ran
 
-    def _never_ran(self, submission: Submission) -> Ran:
-        ran = Ran(finished(submission, Progress(Output(submission.spec.limits.output_bytes))))
-        self._tell_the_end(Phase.PENDING, ran.record)
-        return ran
+    def _never_ran(self, record: CodeExecution) -> Ran:
+        self._tell_the_end(Phase.PENDING, record)
+        return Ran(record)
 
     def _tell_the_end(self, before: Phase, record: CodeExecution) -> None:
         if self.audit:
             self.audit.tell_the_end(before, record)
 
-    def _run_blocks(self, submission: Submission, work: Work, stop: Stop) -> Ran:
+    def _run_blocks(self, scratch: Scratch, submission: Submission, work: Work, stop: Stop) -> Ran:
         spec, progress = submission.spec, Progress(Output(submission.spec.limits.output_bytes, work.tell))
-        scratch = work.open()
         if not work.prepare(scratch, stop):
             return Ran(finished(submission, progress))
         workspace = scratch.workspace
         for file in work.files:
             put(workspace, file.path, file.content)
-        before = workspace.survey()
+        before = workspace.marks()
         for block in work.blocks:
-            put(workspace, block.file, block.content)
-            totals, started_at = dict(progress.output.totals), _now()
+            totals, started_at = progress.output.totals, _now()
             end = self.run_one(workspace, block, spec, progress.output, stop)
             progress.note(end, started_at, totals)
             if end.event is not Event.EXITED_ZERO:
                 break
+        progress.output.finish()
         if not work.blocks:
             progress.last = BlockEnd(Event.EXITED_ZERO, 0)
         sources = frozenset(block.file for block in work.blocks)
@@ -297,12 +287,18 @@ class LocalSandbox:
     def run_one(
         self, workspace: Workspace, block: PreparedBlock, spec: CodeExecutionSpec, output: Output, stop: Stop
     ) -> BlockEnd:
-        """Run one block; in the sandbox's thread."""
+        """Put the source of one block into the workspace and run it; in the sandbox's thread."""
         program, *options = _command(block.language, self._machine)
         if not program:
             text = self.unknown(block.language, LANGUAGES[block.language].command[0])
             output.add("stderr", f"{text}\n".encode())
             return BlockEnd(Event.EXITED_NONZERO, 1)
+        try:
+            workspace.write(block.file, block.content, anew=True)
+        except OSError as error:
+            command = " ".join(LANGUAGES[block.language].command)
+            output.add("stderr", f"{command}: {error.strerror}: {block.file}\n".encode())
+            return BlockEnd(Event.EXITED_NONZERO, 126)
         block_plan = plan(
             [program, *options, str(workspace.files / block.file)],
             machine=self._machine,
@@ -312,6 +308,13 @@ class LocalSandbox:
             endpoints=self._endpoints,
         )
         return run_block(self._machine.python, block_plan, spec.timeout_seconds, output, stop)
+
+
+def _unbegun(submission: Submission, stop: Stop) -> CodeExecution:
+    """The record of a call that was stopped before its turn."""
+    if stop.over:
+        return denied(submission, stop.over, Reason.SESSION_ENDED)
+    return finished(submission, Progress(Output(submission.spec.limits.output_bytes)))
 
 
 async def _stop_when(cancelled: asyncio.Event, stop: Stop, future: Future[Any]) -> None:
@@ -328,9 +331,10 @@ def put(workspace: Workspace, name: str, content: bytes) -> None:
     """
     try:
         workspace.write(name, content)
-    except (OSError, RuntimeError, ValueError) as error:
+    except OSError as error:
         raise FileTransferError(
-            f"{name!r} can't be put into the workspace: {error}. Code left something in its place; call restart()"
+            f"{name!r} can't be put into the workspace: {error.strerror}. Code left something in its place; "
+            "call restart()"
         ) from error
 
 

@@ -4,7 +4,10 @@ import json
 import selectors
 import socket
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -23,28 +26,37 @@ _CHUNK: Final = 1 << 16
 
 
 class Stop:
-    """Tells a block that runs in a thread to end. May be set from any thread, once or more often, or before it runs."""
+    """Tells a block that runs in a thread to end. May be set from any thread, once or more often, or before it runs.
+
+    It holds descriptors only while a block listens: thousands of calls may wait for their turn.
+    """
 
     def __init__(self) -> None:
-        self._reader, self._writer = socket.socketpair()
-
-    def set(self) -> None:
-        """End the block."""
-        self._writer.close()
-
-    @property
-    def is_set(self) -> bool:
+        self._lock = threading.Lock()
+        self._writer: socket.socket | None = None
+        self.is_set = False
         """Whether the block is to end."""
-        return self._writer.fileno() < 0
+        self.over = ""
+        """What the block was to run in is over, in words; empty where the caller has cancelled the call."""
 
-    def fileno(self) -> int:
-        """A descriptor that can be read from when it is set."""
-        return self._reader.fileno()
+    def set(self, over: str = "") -> None:
+        """End the block."""
+        with self._lock:
+            if not self.is_set:
+                self.is_set, self.over = True, over
+            if self._writer:
+                self._writer.close()
 
-    def close(self) -> None:
-        """Let go of it."""
-        self._writer.close()
-        self._reader.close()
+    @contextmanager
+    def listening(self) -> Iterator[socket.socket]:
+        """Inside is what can be read from once it is set."""
+        reader, writer = socket.socketpair()
+        with reader, writer:
+            with self._lock:
+                self._writer = writer
+                if self.is_set:
+                    writer.close()
+            yield reader
 
 
 def run_block(python: str, plan: Plan, timeout_seconds: int, output: Output, stop: Stop) -> BlockEnd:
@@ -62,14 +74,19 @@ def run_block(python: str, plan: Plan, timeout_seconds: int, output: Output, sto
         ExecutionNotStarted: the worker or the sandbox does not start.
         ExecutionLost: the worker has died, or does not end.
     """
-    return _Run(python, plan, output).wait(timeout_seconds, stop)
+    try:
+        run = _Run(python, plan, output)
+    except OSError as error:
+        raise ExecutionNotStarted(f"the supervisor of the block can't be started: {error.strerror}") from error
+    return run.wait(timeout_seconds, stop)
 
 
 class _Run:
     def __init__(self, python: str, plan: Plan, output: Output) -> None:
         self._output = output
         self._control, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as unless_started:
+            unless_started.callback(self._control.close)
             self._process = subprocess.Popen(  # noqa: S603 - our own script; the plan is data
                 [python, "-I", "-B", str(_WORKER)],
                 stdin=theirs.fileno(),
@@ -79,6 +96,7 @@ class _Run:
                 cwd="/",
                 start_new_session=True,
             )
+            unless_started.pop_all()
         self._pipes: dict[Any, StreamName] = {self._process.stdout: "stdout", self._process.stderr: "stderr"}
         self._plan = json.dumps(asdict(plan)).encode() + b"\n"
         self._heard = b""
@@ -87,16 +105,16 @@ class _Run:
 
     def wait(self, timeout_seconds: int, stop: Stop) -> BlockEnd:
         try:
-            with selectors.DefaultSelector() as selector:
-                for source in (self._control, stop, *self._pipes):
+            with selectors.DefaultSelector() as selector, stop.listening() as stopped:
+                for source in (self._control, stopped, *self._pipes):
                     selector.register(source, selectors.EVENT_READ)
                 self._control.sendall(self._plan)
-                self._listen(selector, timeout_seconds, stop)
+                self._listen(selector, timeout_seconds, stopped)
             return self._end()
         finally:
             self._close()
 
-    def _listen(self, selector: selectors.BaseSelector, timeout_seconds: int, stop: Stop) -> None:
+    def _listen(self, selector: selectors.BaseSelector, timeout_seconds: int, stopped: socket.socket) -> None:
         """Until the worker is gone, and with it all that can write."""
         deadline = time.monotonic() + _START_SECONDS
         while self._control in selector.get_map():
@@ -105,8 +123,8 @@ class _Run:
                 deadline = self._late()
                 continue
             for key, _ in selector.select(left):
-                if key.fileobj is stop:
-                    selector.unregister(stop)
+                if key.fileobj is stopped:
+                    selector.unregister(stopped)
                     deadline = self._ask(Event.CANCEL)
                 elif key.fileobj is not self._control:
                     self._take(key.fileobj, selector)

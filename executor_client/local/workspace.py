@@ -3,15 +3,16 @@
 Nothing here follows a link: the code that ran may have made them.
 """
 
+import errno
+import heapq
 import logging
 import os
 import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,23 +21,44 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.model.selection import fitting, place, selected
-from executor_client.workspace.work_dir import write_inside
+from executor_client.runtime import forks
+from executor_client.workspace.work_dir import Stamp, write_inside
 
 logger = logging.getLogger(__name__)
 
-_MOST_ENTRIES: Final = 20_000
-"""Looked at in a workspace; code may make more."""
 _DELETE_SECONDS: Final = 60
 
 
-@dataclass(frozen=True)
-class Survey:
-    """The regular files of a workspace."""
+class _Survey:
+    """Walks over the regular files of a folder, and counts what can't be named."""
 
-    stamps: Mapping[str, tuple[int, int, int]]
-    """Inode, time of the last change in ns, and size, by path."""
-    omitted: int = 0
-    """Files that are not named: too many, or an unusable name."""
+    def __init__(self, top: Path) -> None:
+        self._top = top
+        self.omitted = 0
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Each file with a usable name, and how it looks, in no order."""
+        folders = [str(self._top)]
+        while folders:
+            try:
+                with os.scandir(folders.pop()) as entries:
+                    for entry in entries:
+                        found = entry.stat(follow_symlinks=False)
+                        if stat.S_ISDIR(found.st_mode):
+                            folders.append(entry.path)
+                        elif stat.S_ISREG(found.st_mode) and (name := self._name(entry.path)):
+                            yield name, found
+            except OSError:  # code has taken the permission away, or it lies too deep for a name
+                self.omitted += 1
+
+    def _name(self, path: str) -> str:
+        name = path.removeprefix(f"{self._top}/")
+        try:
+            check_workspace_path(name)
+        except (ValueError, UnicodeError):
+            self.omitted += 1
+            return ""
+        return name
 
 
 class Workspace:
@@ -49,42 +71,27 @@ class Workspace:
         self.files.mkdir(mode=0o700)
         self.temporary.mkdir(mode=0o700)
 
-    def write(self, name: str, content: bytes) -> None:
-        """Put a file in.
+    def write(self, name: str, content: bytes, *, anew: bool = False) -> None:
+        """Put a file in. With `anew`, what stands under its name goes, and so does its mode.
 
         Raises:
-            OSError: something that code has made stands in the way.
-            ValueError: or a link that leads out.
+            OSError: a folder has this name, or a part of the path is no folder.
         """
+        folder = self.files
+        *folders, last = name.split("/")
+        for part in folders:
+            folder /= part
+            with suppress(FileExistsError):
+                folder.mkdir()
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
+        if anew:
+            (folder / last).unlink(missing_ok=True)
         write_inside(self.files, name, content, any_name=True)
 
-    def survey(self) -> Survey:
-        """What is there."""
-        stamps: dict[str, tuple[int, int, int]] = {}
-        omitted = 0
-        for entry in self._entries():
-            found = entry.stat(follow_symlinks=False)
-            name = Path(entry.path).relative_to(self.files).as_posix()
-            try:
-                check_workspace_path(name)
-            except (ValueError, UnicodeError):
-                omitted += 1
-            else:
-                stamps[name] = (found.st_ino, found.st_ctime_ns, found.st_size)
-        return Survey(stamps, omitted)
-
-    def _entries(self) -> Iterator[os.DirEntry[str]]:
-        left, folders = _MOST_ENTRIES, [str(self.files)]
-        while folders:
-            with suppress(OSError), os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    left -= 1
-                    if left < 0:
-                        return
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    elif entry.is_file(follow_symlinks=False):
-                        yield entry
+    def marks(self) -> frozenset[int]:
+        """How each file looks: a number for each, because code may make very many."""
+        return frozenset(_mark(*one) for one in _Survey(self.files).files())
 
     def read(self, name: str) -> bytes | None:
         """A regular file, at most `MAX_FETCH_BYTES` of it and one more; None if it can't be read."""
@@ -96,37 +103,47 @@ class Workspace:
         return None
 
     def changed(
-        self, before: Survey, sources: frozenset[str]
+        self, before: frozenset[int], sources: frozenset[str]
     ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
         """Files made or changed since, in order of path; how many are not named; and the content of the small ones.
 
         `sources` were put in since, and don't count.
         """
-        after = self.survey()
-        names = sorted(_changed(before, after, sources))
-        artifacts, contents = self._look_at(names[:MAX_ARTIFACTS], after, _fitting(names[:MAX_ARTIFACTS], after, ["*"]))
-        unfetched = tuple(one.model_copy(update={"fetched": False}) for one in artifacts)
-        return unfetched, after.omitted + len(names[MAX_ARTIFACTS:]), contents
+        sizes, omitted = self._choose(before, sources, ArtifactRequest(list="Changed"))
+        artifacts, contents = self._look_at(sizes, fitting(sizes, ["*"], MAX_FETCH_BYTES))
+        return tuple(one.model_copy(update={"fetched": False}) for one in artifacts), omitted, contents
 
     def selected(
-        self, before: Survey, sources: frozenset[str], request: ArtifactRequest
+        self, before: frozenset[int], sources: frozenset[str], request: ArtifactRequest
     ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
         """As `changed`, but the files that a request lists, and the content of those that it fetches."""
-        after = self.survey()
-        fetched = [name for name in sorted(after.stamps) if selected(name, request.fetch)]
-        fetched.sort(key=lambda name: place(name, request.fetch))
-        listed = {"None": [], "Changed": _changed(before, after, sources), "All": list(after.stamps)}[request.list]
-        names = [*fetched, *sorted(set(listed) - set(fetched))]
-        sent = _fitting(fetched[:MAX_ARTIFACTS], after, request.fetch)
-        artifacts, contents = self._look_at(sorted(names[:MAX_ARTIFACTS]), after, sent)
-        return artifacts, after.omitted + len(names[MAX_ARTIFACTS:]), contents
+        sizes, omitted = self._choose(before, sources, request)
+        fetched = {name: size for name, size in sizes.items() if selected(name, request.fetch)}
+        artifacts, contents = self._look_at(sizes, fitting(fetched, request.fetch, MAX_FETCH_BYTES))
+        return artifacts, omitted, contents
+
+    def _choose(
+        self, before: frozenset[int], sources: frozenset[str], request: ArtifactRequest
+    ) -> tuple[dict[str, int], int]:
+        """Sizes of the files to name, in order of path, and how many are not named. Those to fetch come first."""
+        survey, matching = _Survey(self.files), 0
+
+        def candidates() -> Iterator[tuple[int, str, int]]:
+            nonlocal matching
+            for name, found in survey.files():
+                changed = name not in sources and _mark(name, found) not in before
+                if selected(name, request.fetch) or {"None": False, "Changed": changed, "All": True}[request.list]:
+                    matching += 1
+                    yield place(name, request.fetch), name, found.st_size
+
+        chosen = heapq.nsmallest(MAX_ARTIFACTS, candidates())
+        return dict(sorted((name, size) for _, name, size in chosen)), survey.omitted + matching - len(chosen)
 
     def _look_at(
-        self, names: Sequence[str], survey: Survey, sent: frozenset[str]
+        self, sizes: Mapping[str, int], sent: frozenset[str]
     ) -> tuple[tuple[ArtifactStatus, ...], dict[str, bytes]]:
         artifacts, contents = [], {}
-        for name in names:
-            size = survey.stamps[name][2]
+        for name, size in sizes.items():
             content = self.read(name) if size <= MAX_FETCH_BYTES else None
             if content is None or len(content) > MAX_FETCH_BYTES:
                 artifacts.append(ArtifactStatus(path=name, size_bytes=size))
@@ -138,12 +155,8 @@ class Workspace:
         return tuple(artifacts), contents
 
 
-def _fitting(names: Sequence[str], survey: Survey, fetch: Sequence[str]) -> frozenset[str]:
-    return fitting({name: survey.stamps[name][2] for name in names}, fetch, MAX_FETCH_BYTES)
-
-
-def _changed(before: Survey, after: Survey, sources: frozenset[str]) -> list[str]:
-    return [name for name, stamp in after.stamps.items() if stamp != before.stamps.get(name) and name not in sources]
+def _mark(name: str, found: os.stat_result) -> int:
+    return hash((name, found.st_ino, found.st_ctime_ns, found.st_size))
 
 
 def delete(root: Path) -> None:
@@ -157,3 +170,27 @@ def delete(root: Path) -> None:
             subprocess.run(command, capture_output=True, check=False, timeout=_DELETE_SECONDS)  # noqa: S603 - own path
     if root.exists():
         logger.warning("the workspace %s could not be deleted; delete it by hand", root)
+
+
+class Scratch:
+    """A workspace that calls share, and what is in it. It is deleted by `delete`, and with whoever holds it.
+
+    Args:
+        holder: the workspace doesn't outlive this.
+    """
+
+    def __init__(self, holder: object) -> None:
+        self.workspace = Workspace()
+        self.sent: dict[str, Stamp] = {}
+        self.has_functions = False
+        self.delete = forks.finalize(holder, delete, self.workspace.root)
+
+    @classmethod
+    @contextmanager
+    def of_one_call(cls, holder: object) -> "Iterator[Scratch]":
+        """Inside is a workspace that no other call gets."""
+        scratch = cls(holder)
+        try:
+            yield scratch
+        finally:
+            scratch.delete()

@@ -1,6 +1,5 @@
 """What an execution gives out: the streams, the files, and the ConfigMaps and the log in which a client finds them."""
 
-import codecs
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from codeexec_api.names import ORDER_KEY, artifact_key
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES, MAX_INLINE_BYTES
 from executor_client.model.selection import fitting, place, selected
+from executor_client.model.stream import Stream
 from executor_client.testing.outcomes import StreamName, Workspace
 
 STREAMS: Final[tuple[StreamName, StreamName]] = ("stdout", "stderr")
@@ -21,37 +21,11 @@ _HEAD_CHARACTERS: Final = 4096
 _MAX_RUNS: Final = 1024
 
 
-@dataclass
-class _Stream:
-    room: int
-    kept: list[str] = field(default_factory=list)
-    total_bytes: int = 0
-    truncated: bool = False
-    decoder: codecs.IncrementalDecoder = field(default_factory=lambda: codecs.getincrementaldecoder("utf-8")("replace"))
-
-    def take(self, data: bytes, *, final: bool = False) -> str:
-        """The text to keep of these bytes; what is beyond the limit is counted only."""
-        self.total_bytes += len(data)
-        text = self.decoder.decode(data, final)
-        encoded = text.encode()
-        if len(encoded) > self.room:
-            text = encoded[: self.room].decode(errors="ignore")
-            self.room, self.truncated = 0, True
-        else:
-            self.room -= len(encoded)
-        self.kept.append(text)
-        return text
-
-    @property
-    def whole(self) -> bytes:
-        return "".join(self.kept).encode()
-
-
 class Output:
     """stdout and stderr of one execution, as its blocks write them."""
 
     def __init__(self, limit: int) -> None:
-        self._streams = {name: _Stream(limit) for name in STREAMS}
+        self._streams = {name: Stream(limit) for name in STREAMS}
         self._runs: list[tuple[StreamName, str]] = []
 
     def write(self, name: StreamName, data: bytes, *, final: bool = False) -> str:
@@ -68,19 +42,19 @@ class Output:
     def totals(self) -> dict[str, dict[str, Any]]:
         """As the runner reports them at the end."""
         return {
-            name: {"bytes": one.total_bytes, "sha256": sha256_hex(one.whole), "truncated": one.truncated}
+            name: {"bytes": one.total_bytes, "sha256": sha256_hex(one.text.encode()), "truncated": one.truncated}
             for name, one in self._streams.items()
         }
 
     @property
     def small(self) -> bool:
         """True when the record itself has room for both streams."""
-        return all(len(one.whole) <= MAX_INLINE_BYTES for one in self._streams.values())
+        return all(len(one.text.encode()) <= MAX_INLINE_BYTES for one in self._streams.values())
 
     def status(self, name: StreamName, *, referenced: bool, complete: bool) -> StreamStatus:
         """One stream for the record; `complete` is false if its pod was lost before the end."""
         stream = self._streams[name]
-        text, whole = "".join(stream.kept), stream.whole
+        text, whole = stream.text, stream.text.encode()
         return StreamStatus(
             text=text[:_HEAD_CHARACTERS] if referenced else text,
             sha256=sha256_hex(whole),

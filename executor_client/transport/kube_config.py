@@ -202,6 +202,11 @@ def _told_of(cluster: Any, authority: bytes) -> dict[str, Any]:
     return {name: value for name, value in {**told, "config": extensions.get(_EXTENSION)}.items() if value}
 
 
+def _is_watched() -> bool:
+    """Whether stdout is a terminal, where somebody may log in. A service may have no stdout."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 async def _ask(plugin: Any, where: str, told: dict[str, Any]) -> dict[str, Any]:
     """What a credential plugin answers that is told this, too.
 
@@ -209,7 +214,7 @@ async def _ask(plugin: Any, where: str, told: dict[str, Any]) -> dict[str, Any]:
         ClusterUnreachable: it can't be run, or doesn't answer in time.
         ConfigException: it has failed, or its answer is none.
     """
-    seconds = _LOGIN_SECONDS if sys.stdout.isatty() else _PLUGIN_SECONDS
+    seconds = _LOGIN_SECONDS if _is_watched() else _PLUGIN_SECONDS
     try:
         async with asyncio.timeout(seconds):
             answer = await _run(ExecProvider(plugin), told)
@@ -238,7 +243,7 @@ async def _run(provider: ExecProvider, told: dict[str, Any]) -> dict[str, Any]:
         OSError: it can't be run.
         ConfigException: it has failed, or its answer is none.
     """
-    version, spec = provider.api_version, {**told, "interactive": sys.stdout.isatty()}
+    version, spec = provider.api_version, {**told, "interactive": _is_watched()}
     info = json.dumps({"apiVersion": version, "kind": "ExecCredential", "spec": spec}, default=str)
     environment = {**provider.env, "KUBERNETES_EXEC_INFO": info}
     create = asyncio.create_subprocess_exec(*provider.args, env=environment, stdout=PIPE, stderr=PIPE)

@@ -282,6 +282,7 @@ def start_in_session(seen: Observed, now: datetime, timing: Timing) -> Plan:
         return finish(seen, now, _CANCELLED_BEFORE)
     view = seen.session
     if view is None:
+        ref = seen.execution.spec.session_ref
         message = (
             f"spec.sessionRef: session {ref.name if ref else ''!r} was deleted. Nothing was run. Start a new session"
         )

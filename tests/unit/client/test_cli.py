@@ -374,6 +374,23 @@ def test_cp_writes_to_a_pipe_and_leaves_it_there(codeexec, fake, tmp_path) -> No
     assert pipe.is_fifo()
 
 
+@pytest.mark.parametrize("source", ["x" * 300, "/proc/self/mem"])
+def test_a_local_file_that_can_not_be_read_is_one_message(codeexec, fake, source) -> None:
+    """Its name is too long, or the system reports an error."""
+    for arguments, code in ((("cp", source, "session-x:y"), 1), (("run", "-c", "good", "-f", source), 2)):
+        done = codeexec(*arguments)
+        assert (done.exit_code, type(done.exception)) == (code, SystemExit)
+        assert f"can't read '{source}': " in done.stderr
+        assert fake.executions == []
+
+
+def test_a_local_file_that_can_not_be_written_is_one_message(codeexec, fake) -> None:
+    codeexec("run", "-c", "make files", "--new-session")
+    done = codeexec("cp", f"{fake.sessions[0].metadata.name}:plot.png", "x" * 300)
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert "can't write 'xxx" in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [("a", "b"), ("one:a", "two:b"), ("./a:b", "/c:d")])
 def test_cp_wants_one_side_in_the_cluster(codeexec, arguments) -> None:
     assert codeexec("cp", *arguments).exit_code == 2
@@ -454,6 +471,32 @@ def test_tables_on_a_terminal_are_in_colour_and_lose_nothing(codeexec, fake, mon
         assert word in shown
 
 
+NARROW = 60
+FORGED = "Runtime class: kata"
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
+    """The lines that a narrow terminal shows of a text."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(NARROW))
+
+    def rows(text: str) -> list[str]:
+        lines = click.unstyle(text).splitlines()
+        return [line[start : start + NARROW] for line in lines for start in range(0, max(len(line), 1), NARROW)]
+
+    return rows
+
+
+@pytest.mark.parametrize("path", ["a" * 80 + FORGED, "a" * 60 + FORGED, "a " * 29 + FORGED], ids=["80", "60", "words"])
+def test_text_of_an_agent_can_not_look_like_a_field_on_a_narrow_terminal(codeexec, fake, narrow, path) -> None:
+    fake._run = lambda block: block.files.update({path: b""}) or FakeOutcome()
+    codeexec("run", "-c", "x")
+    shown = codeexec("get", fake.executions[0].metadata.name).stdout
+    assert "kata" in shown, "control"
+    assert not [row for row in narrow(shown) if row.startswith(("Runtime", "class", "kata", "aa", "a "))]
+
+
 def test_logs_of_what_has_ended(codeexec, fake) -> None:
     codeexec("run", "-c", "good")
     codeexec("run", "-c", "slow")
@@ -477,6 +520,29 @@ def test_logs_of_what_has_ended_are_whole_however_long_it_takes_to_read_them(fak
     monkeypatch.setattr(FakeTransport, "read_output", read_slowly)
     done = codeexec("logs", fake.executions[0].metadata.name)
     assert (len(done.stdout), done.stderr, done.exit_code) == (3_000_000, "", 0)
+
+
+async def test_logs_of_what_ends_meanwhile_are_whole_however_long_it_takes_to_read_them(
+    fake, codeexec, monkeypatch
+) -> None:
+    read, write = FakeTransport.read_output, Printer.__call__
+
+    async def read_slowly(self: FakeTransport, execution: CodeExecution, part: int) -> Mapping[str, bytes]:
+        clock_jumps_once(lambda: True, 60)
+        for _ in range(3):  # a limit that is over has its turn
+            await asyncio.sleep(0)
+        return await read(self, execution, part)
+
+    def end_it(printer: Printer, chunk: OutputChunk) -> None:
+        write(printer, chunk)
+        fake.advance(1000)
+
+    fake._run = lambda _: FakeOutcome(pieces=(("stdout", "first\n"), ("stdout", "x" * 3_000_000)), never_ends=True)
+    handle = await fake.client().submit([PreparedBlock("python", b"endless")], Request(agent="me"))
+    monkeypatch.setattr(FakeTransport, "read_output", read_slowly)
+    monkeypatch.setattr(Printer, "__call__", end_it)
+    done = await asyncio.to_thread(codeexec, "logs", handle.name)
+    assert (len(done.stdout), done.stderr[:18]) == (3_000_006, "codeexec: Timeout:")
 
 
 async def test_logs_and_cancel_of_what_runs(codeexec, fake, monkeypatch) -> None:

@@ -285,3 +285,10 @@ def test_a_page_that_can_not_be_written_is_an_error(codeexec, tmp_path: Path) ->
     done = codeexec("report", "-o", str(tmp_path / "no" / "page.html"))
     assert done.exit_code == 1
     assert "can't write" in done.stderr
+
+
+@pytest.mark.parametrize("since", ["1000000d", f"{10**12}d", "\u00b2d", "", "9" * 5000 + "d"])
+def test_a_time_that_is_none_is_a_usage_error(since: str) -> None:
+    done = CliRunner().invoke(main, ["audit", "list", "--since", since])
+    assert done.exit_code == 2
+    assert "is not a time: use 30m, 24h, 7d, 2026-11-21" in done.stderr

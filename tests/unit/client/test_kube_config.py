@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -209,6 +210,15 @@ async def test_a_plugin_ends_when_nobody_waits_for_it_any_more(tmp_path: Path) -
 
 
 ANSWER = '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t"}}'
+
+
+async def test_a_program_without_stdout_has_plugins_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    plugin = Plugin(tmp_path, f"echo '{ANSWER}'")
+    reader = os.open(tmp_path / "pid", os.O_RDONLY | os.O_NONBLOCK)
+    _, credentials = await find(str(plugin.kubeconfig), None)
+    os.close(reader)
+    assert credentials
 
 
 async def test_a_plugin_may_say_much_beside_its_answer(tmp_path: Path) -> None:

@@ -1,13 +1,18 @@
 """This machine as the backend: the same calls, or a refusal by name."""
 
 import asyncio
+import json
+import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from first_page import DATA, PNG
+from polling import until
 
 import codeexec
 from codeexec import sync
@@ -35,6 +40,7 @@ def client(sandbox: Sandbox) -> codeexec.Client:
     return codeexec.Client(agent="analyst", backend=sandbox)
 
 
+FOR_EVER = "print(1, flush=True)\nwhile True: pass"
 SHOW = f"open('output-1-1.png', 'wb').write({PNG!r})"
 
 
@@ -111,14 +117,12 @@ async def test_output_comes_as_it_is_written(client: codeexec.Client) -> None:
         raise LookupError("enough")
 
     with pytest.raises(LookupError, match="enough"):
-        await client.run("print(1, flush=True)\nwhile True: pass", on_output=refuse)
+        await client.run(FOR_EVER, on_output=refuse)
 
 
 async def started(client: codeexec.Client, **options: Any) -> "asyncio.Task[codeexec.Result]":
     began = threading.Event()
-    task = asyncio.create_task(
-        client.run("print(1, flush=True)\nwhile True: pass", on_output=lambda _: began.set(), **options)
-    )
+    task = asyncio.create_task(client.run(FOR_EVER, on_output=lambda _: began.set(), **options))
     await asyncio.to_thread(began.wait)
     return task
 
@@ -159,7 +163,7 @@ def test_a_callback_is_refused_another_call_and_may_end_its_session(sandbox: San
             refused.append(caught.value)
             session.end()
 
-        result = session.run("print(1, flush=True)\nwhile True: pass", on_output=call)
+        result = session.run(FOR_EVER, on_output=call)
         assert result.error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
         assert client.run("print(2)").text == "2"
         assert refused
@@ -196,13 +200,48 @@ async def test_an_end_that_is_broken_off_deletes_the_workspace(
 async def test_the_end_of_a_session_ends_only_what_runs_in_it(client: codeexec.Client, sandbox: Sandbox) -> None:
     async with client.session(stateful=False) as session:
         began = threading.Event()
-        code = "print(1, flush=True)\nwhile True: pass"
-        running = asyncio.create_task(session.run(code, on_output=lambda _: began.set()))
+        running = asyncio.create_task(session.run(FOR_EVER, on_output=lambda _: began.set()))
         other = asyncio.create_task(client.run("print(2)"))
         await asyncio.to_thread(began.wait)
     assert (await running).error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
     assert (await other).text == "2"
     await sandbox.close()
+
+
+@pytest.mark.usefixtures("sandbox")
+async def test_a_call_that_waits_in_a_session_that_ends_was_not_run(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.log"
+    backend = Sandbox(audit_log=audit)
+    session = codeexec.Client(agent="analyst", backend=backend).session(stateful=False)
+    await session.start()
+    began = threading.Event()
+    running = asyncio.create_task(session.run(FOR_EVER, on_output=lambda _: began.set()))
+    await asyncio.to_thread(began.wait)
+    waiting = asyncio.create_task(session.run("print(1)"))
+    await until(lambda: len(backend._sandbox._stops) == 2)
+    await session.end()
+    assert (await running).error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
+    with pytest.raises(codeexec.SessionEnded, match=f"session '{session.name}' is over: .* Nothing was run"):
+        await waiting
+    told = [json.loads(line)["audit"] for line in audit.read_text().splitlines()]
+    reasons = [one["record"]["reason"] for one in told if one["event"] == "StatusWrite"]
+    assert reasons == ["CodeStarted", "CancelRequested", "SessionEnded"]
+
+
+async def test_many_calls_that_wait_hold_no_descriptors_and_no_workspaces(
+    client: codeexec.Client, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    running = await started(client)
+    held = len(os.listdir("/proc/self/fd"))
+    waiting = [asyncio.create_task(client.run("print(1)")) for _ in range(40)]
+    await until(lambda: len(sandbox._sandbox._stops) == 41)
+    assert len(os.listdir("/proc/self/fd")) < held + len(waiting) / 2  # others come and go
+    assert len(list(tmp_path.iterdir())) == 1
+    for call in (running, *waiting):
+        call.cancel()
+    await asyncio.wait([running, *waiting])
+    await until(lambda: not list(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize(

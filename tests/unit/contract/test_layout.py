@@ -36,6 +36,7 @@ WRITERS = {
     "executor_client/cli/files.py": "a pipe or a device that the caller names",
     "executor_client/cli/audit.py": "the report, to the file that the caller names",
     "executor_client/cli/checkpoints.py": "a new key and checkpoints, in the folder that the caller names",
+    "executor_client/cli/streams.py": "/dev/null, in the place of a closed stream",
     "executor_client/local/audit.py": "the audit log, at the path that the caller names",
 }
 """Which modules of the client open files to write, and what."""

@@ -33,6 +33,7 @@ from executor_client import (
     FileTransferError,
     Limits,
     LocalSandboxUnavailable,
+    SessionEnded,
 )
 from executor_client.local import supervised
 from executor_client.runtime import telemetry
@@ -233,6 +234,22 @@ async def test_stop_ends_what_runs(executor: Any) -> None:
     assert not path.exists()
 
 
+async def test_a_call_that_waits_when_stop_is_called_raises_as_in_a_cluster(executor: Any) -> None:
+    """Nothing of it was run. The call that runs is cancelled, which is a result."""
+    path = await started(executor)
+    calls = []
+    for code in (wait_for_ever(path), "print(1)"):
+        block = CodeBlock(code, "python")
+        calls.append(asyncio.create_task(executor.execute_code_blocks([block], CancellationToken())))
+    await heard(path)
+    await until(lambda: not executor._sandbox._thread._work_queue.empty())
+    await executor.stop()
+    running, waiting = await asyncio.gather(*calls, return_exceptions=True)
+    assert running.reason == "CancelRequested"
+    assert isinstance(waiting, SessionEnded)
+    assert str(waiting).endswith("stop() or restart() was called before this call ran; nothing was run")
+
+
 async def test_a_supervisor_that_dies_is_no_success(executor: Any) -> None:
     path = await started(executor)
     call = asyncio.create_task(
@@ -388,13 +405,27 @@ async def test_nothing_is_written_outside_of_work_dir(make: Any, run: Any, tmp_p
     assert ".git/config" in caplog.text
 
 
-async def test_what_code_has_left_in_the_way_of_its_source_is_an_error(executor: Any, run: Any) -> None:
-    await run(executor, "import os; os.makedirs('job.py/x')")
-    with pytest.raises(FileTransferError, match=r"'job.py' can't be put into the workspace: .*call restart\(\)"):
-        await run(executor, "# filename: job.py\nprint(1)")
-    await run(executor, f"import os; os.symlink({str(Path.home())!r}, 'way')")
-    with pytest.raises(FileTransferError, match="leads out"):
-        await run(executor, "# filename: way/job.py\nprint(1)")
+async def test_what_code_has_left_in_the_way_of_a_file_is_an_error(make: Any, run: Any, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").mkdir()
+    (tmp_path / "data.csv" / "x").write_text("1,2")
+    executor = make(work_dir=tmp_path)
+    await run(executor, f"import os, shutil; shutil.rmtree('data.csv'); os.symlink({str(Path.home())!r}, 'data.csv')")
+    (tmp_path / "data.csv" / "x").write_text("3")
+    with pytest.raises(FileTransferError, match=r"'data.csv/x' can't be put .*: Not a directory. .*call restart\(\)"):
+        await run(executor, "print(1)")
+
+
+async def test_the_source_of_a_block_does_not_follow_a_link(executor: Any, run: Any, tmp_path: Path) -> None:
+    """Nor does it get the mode of the file that stands under its name, which may not be readable."""
+    theirs = tmp_path / "job.py"
+    theirs.write_text("PLANTED")
+    await run(executor, f"import os; os.symlink({str(tmp_path)!r}, 'way'); os.symlink({str(theirs)!r}, 'job.py')")
+    through = await run(executor, "# filename: way/job.py\nprint(1)")
+    assert (through.exit_code, through.stderr) == (126, "python3: Not a directory: way/job.py\n")
+    instead = "# filename: job.py\nimport os; print(oct(os.stat('job.py').st_mode)); os.chmod('job.py', 0)"
+    for _ in range(2):
+        assert int((await run(executor, instead)).stdout, 8) & 0o400
+    assert theirs.read_text() == "PLANTED"
 
 
 def double(number: int) -> int:

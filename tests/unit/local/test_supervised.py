@@ -7,6 +7,8 @@ import pytest
 
 from executor_client.exceptions import ExecutionNotStarted
 from executor_client.local import supervised
+from executor_client.local.plan import Plan
+from executor_client.local.record import Output
 
 SUPERVISOR = """
 import socket
@@ -35,3 +37,10 @@ async def test_what_ends_while_its_sandbox_starts_ends_as_it_was_asked_to(played
 async def test_the_control_a_sandbox_that_does_not_start_is_an_error(played: None, make: Any, run: Any) -> None:
     with pytest.raises(ExecutionNotStarted, match="sandlock: it did not start; nothing was run"):
         await run(make(timeout=60), "print(1)")
+
+
+def test_a_supervisor_that_can_not_be_started_is_an_error_that_says_so() -> None:
+    """As where the caller may open no more files."""
+    plan = Plan((), "/", {}, (), (), 1, 1, 1, None, 1, (), (), {})
+    with pytest.raises(ExecutionNotStarted, match=r"supervisor of the block can't be started: No such file or direct"):
+        supervised.run_block("/nowhere/python", plan, 60, Output(1), supervised.Stop())
