@@ -160,8 +160,8 @@ class Running(Connected):
             if not starting.expired():
                 raise
             raise Timeout(
-                f"start_timeout is {request.start_seconds} s, and the API server did not accept execution {name} "
-                "within that time. Raise start_timeout, or run `codeexec doctor --no-run`"
+                f"execution {name} did not start within {request.start_seconds} s: the API server did not accept it in "
+                "this time. Raise start_timeout, or run `codeexec doctor --no-run`"
             ) from None
         return transport, Execution(
             self.connect,

@@ -241,7 +241,7 @@ class TestDeciding:
         await human.deny(await human.get(name))
         denied = await human.get(name)
         for decide in (human.approve, human.deny, human.revoke, human.read_code):
-            with pytest.raises(NothingToDecide, match=r"it is Denied \(ApprovalDenied\)"):
+            with pytest.raises(NothingToDecide, match=r"its phase is Denied \(ApprovalDenied\)"):
                 await decide(denied)
 
     async def test_the_code_is_read_while_it_waits(self, fake, human) -> None:
@@ -313,7 +313,7 @@ class TestCommands:
         assert [one.status.phase for one in fake.executions] == ["Succeeded", "Denied"]
         again = self.codeexec(fake, "approve", first)
         assert again.exit_code == 1
-        assert f"execution {first} does not wait for a decision: it is Succeeded" in again.stderr
+        assert f"execution {first} does not wait for a decision: its phase is Succeeded" in again.stderr
 
     def test_approve_refuses_another_execution_of_the_same_name(self, fake) -> None:
         name = asyncio.run(left_waiting(fake))

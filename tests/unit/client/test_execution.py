@@ -338,7 +338,9 @@ async def test_an_operator_that_is_not_there(
 ) -> None:
     monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.1)
     fake.stop_operator()
-    with pytest.raises(NotInstalled, match=r"no operator took up execution run-.*serves namespace"):
+    with pytest.raises(
+        NotInstalled, match=r"no operator took up execution run-.* in namespace .* Pass a sandbox namespace"
+    ):
         await client.execute(block("both"), ME)
     assert fake.executions[0].spec.cancelled
 

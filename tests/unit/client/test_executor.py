@@ -53,7 +53,10 @@ def test_a_timeout_below_one_second_is_refused(timeout: Any) -> None:
         ({"max_lifetime": 604_801}, "max_lifetime is 604801, but must be whole seconds, 1 to 604800"),
         ({"session": "per-day"}, "session is 'per-day', but must be 'per-executor' or 'per-call'"),
         ({"session": "per-call", "stateful": True}, "stateful=True needs session='per-executor'"),
-        ({"session": "per-call", "sleep_after": 60}, "sleep_after needs session='per-executor'"),
+        (
+            {"session": "per-call", "sleep_after": 60},
+            "sleep_after is 60, but session is 'per-call': leave sleep_after out",
+        ),
         ({"sleep_after": 0}, "sleep_after is 0, but must be whole seconds, 1 to 604800"),
         ({"sleep_after": 60, "idle_timeout": 60}, "sleep_after is 60, but must be at least 1 and lower than idle_tim"),
         ({"sleep_after": 60, "stateful": True}, "sleep_after is 60, but a stateful session can't sleep"),

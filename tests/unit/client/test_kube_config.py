@@ -122,7 +122,7 @@ BROKEN = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFIC
 
 @pytest.mark.parametrize(
     ("data", "told"),
-    [(BROKEN, "can't use the certificates"), ("YWJj", "can't use the certificates"), ("abc", "its data are no base64")],
+    [(BROKEN, "kubeconfig can't be used"), ("YWJj", "kubeconfig can't be used"), ("abc", "is not base64")],
 )
 async def test_a_certificate_that_is_none_is_an_error_of_ours(tmp_path: Path, data: str, told: str) -> None:
     with pytest.raises(ClusterUnreachable, match=told):

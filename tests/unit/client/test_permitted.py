@@ -85,7 +85,9 @@ class TestClient:
 class TestExecutor:
     @pytest.mark.parametrize("asked", [{"egress": [PERMIT]}, {"mounts": [MOUNT]}])
     def test_needs_a_pod_for_each_call(self, asked: Any) -> None:
-        with pytest.raises(ValueError, match="egress and mounts need session='per-call'"):
+        with pytest.raises(
+            ValueError, match="pass session='per-call', because a call with egress or mounts needs its own pod"
+        ):
             KubernetesCodeExecutor(**asked)
         KubernetesCodeExecutor(session="per-call", **asked)
 

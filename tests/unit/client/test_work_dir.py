@@ -128,7 +128,7 @@ async def test_a_folder_that_leads_out_is_an_error_and_nothing_is_run(name: str,
     before = sorted(outside.iterdir())
     assert outside / "control" in before
     executor = KubernetesCodeExecutor(kubeconfig="/no/such/file", work_dir=work_dir)
-    with pytest.raises(ValueError, match=f"'{name}' leads out of work_dir .*; nothing was run"):
+    with pytest.raises(ValueError, match=f"'{name}', which leads out of work_dir .* Nothing was run"):
         await executor.execute_code_blocks([CodeBlock(f"# filename: {name}\n", "python")], CancellationToken())
     assert sorted(outside.iterdir()) == before
 

@@ -260,7 +260,9 @@ async def test_what_needs_a_cluster_is_refused_by_name(
 
 def test_so_are_records_images_and_sessions_that_stay(client: codeexec.Client, sandbox: Sandbox) -> None:
     for name in ("executions", "sessions", "approvals"):
-        with pytest.raises(codeexec.NotSupported, match=f"Sandbox has no {name}: only a cluster keeps {name}"):
+        with pytest.raises(
+            codeexec.NotSupported, match=f"backend is a Sandbox, which has no {name}: leave backend out"
+        ):
             getattr(client, name)
     with pytest.raises(codeexec.NotSupported, match="outlives_client"):
         client.session(stateful=False, outlives_client=True)
