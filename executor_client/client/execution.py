@@ -195,10 +195,7 @@ class Execution:
             try:
                 now = await self._record(transport)
             except NotFound:
-                raise ExecutionLost(
-                    f"execution {self.name} was deleted before it ended, and its code may have run in part. Check its "
-                    "effects, then submit it again"
-                ) from None
+                raise _deleted(self.name) from None
             if now.metadata.resource_version == self._latest.metadata.resource_version:
                 raise too_late
             latest = self._latest = now
@@ -246,7 +243,7 @@ class Execution:
                         return None
                     seen(current)
                     await self._waiting.see(current)
-            raise ExecutionLost(f"execution {self.name} was deleted before it ended")
+            raise _deleted(self.name)
         except TimeoutError:
             if unnoticed.expired():
                 return no_operator(f"execution {self.name}", transport.namespace)
@@ -323,6 +320,13 @@ def no_operator(what: str, namespace: str) -> NotInstalled:
         f"no operator took up {what} in namespace {namespace!r} within {OPERATOR_SECONDS} s. Pass a sandbox namespace "
         "of the chart (sandbox.namespaces), or ask the platform owner to look at the operator: `kubectl get pods -n "
         "codeexec-system`"
+    )
+
+
+def _deleted(name: str) -> ExecutionLost:
+    return ExecutionLost(
+        f"execution {name} was deleted before it ended, and its code may have run in part. Check its effects, then "
+        "submit it again"
     )
 
 

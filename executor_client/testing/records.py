@@ -166,8 +166,9 @@ def _proof_conditions(
 EGRESS_MESSAGES: Final = {
     EgressVerdict.CLOSED: "no answer inside the sandbox from: api-server 192.0.2.1:443/TCP",
     EgressVerdict.RESTRICTED: "no answer inside the sandbox from: api-server 192.0.2.1:443/TCP",
-    EgressVerdict.OPEN: "the network of the sandbox is open: api-server 192.0.2.1:443/TCP answered from inside the pod",
-    EgressVerdict.UNPROVEN: "it can't be shown that the network of the sandbox is closed",
+    EgressVerdict.OPEN: "the network of the sandbox is open: api-server 192.0.2.1:443/TCP answered from inside the pod"
+    ". The namespace needs the NetworkPolicy codeexec-deny-all, which the chart installs, and the cluster a network "
+    "plugin that enforces NetworkPolicy for egress",
 }
 
 

@@ -125,7 +125,7 @@ async def test_namespace_that_no_operator_serves(make_executor, admin, kubeconfi
 def test_doctor_says_that_no_operator_serves_the_namespace(kubeconfig, unserved):
     done = CliRunner().invoke(main, ["doctor", "-n", unserved, "--kubeconfig", kubeconfig])
     assert "failed   execution" in done.stdout
-    assert f"serves namespace {unserved!r}" in done.stdout
+    assert f"in namespace {unserved!r} within 1 s. Pass a sandbox namespace" in done.stdout
     assert done.exit_code == 1
 
 

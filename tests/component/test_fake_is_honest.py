@@ -3,6 +3,8 @@
 `tests/e2e/test_fake_is_honest.py` plays all other cases.
 """
 
+import ast
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +36,12 @@ async def refused(client: CodeExecutionClient, request: Request) -> Any:
     )
     [record] = [one for one in await client.list_executions() if one.spec.source.agent == request.agent]
     [session] = [one for one in await client.list_sessions() if one.spec.source.agent == request.agent]
-    return errors, visible_record(record), visible_session(session)
+    return without_targets((errors, visible_record(record), visible_session(session)))
+
+
+def without_targets(seen: Any) -> Any:
+    """The same, if each text names one target and no address of a cluster."""
+    return ast.literal_eval(re.sub(r"[a-z-]+ [0-9.]+:[0-9]+/TCP(, [a-z-]+ [0-9.]+:[0-9]+/TCP)*", "TARGETS", repr(seen)))
 
 
 @pytest.mark.usefixtures("operator")

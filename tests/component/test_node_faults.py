@@ -198,8 +198,8 @@ async def test_code_whose_node_is_lost(hurried, stage, client, asking, agent, ad
             await in_thread(admin.delete, "node", node, wait=True)
         record = await in_thread(stage.ended, agent)
         assert outcome(record) == LOST
-        told = "no connection to the pod could be made for 60 s; its node may be lost"
-        assert record["status"]["message"] == told
+        told = "no connection to the pod could be made for 60 s; its node may be lost. Check the code's effects, then "
+        assert record["status"]["message"] == f"{told}submit it again"
         stage.ran_once(record)
         await _over(task, LOST)
         await in_thread(stage.admin.wait_until_gone, "pod", pod)
