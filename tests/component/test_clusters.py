@@ -1,6 +1,7 @@
 """The client finds its cluster: by kubeconfig, context and environment, and through a proxy. From a pod: see e2e."""
 
 import asyncio
+import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -151,16 +152,34 @@ async def test_proxy_of_the_kubeconfig(proxy, changed, api_server):
     assert set(proxy.asked) == {f"CONNECT {api_server}"}
 
 
-async def test_proxy_of_the_environment(proxy, agent_kubeconfig, api_server, monkeypatch):
-    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-    assert await run_on(ClusterRef(SANDBOX, kubeconfig=agent_kubeconfig)) == "42\n"
-    assert set(proxy.asked) == {f"CONNECT {api_server}"}
+@pytest.fixture
+def by_number(changed, stage, api_server) -> tuple[str, str]:
+    """A host that is the API server's address as a hexadecimal number, and a kubeconfig with it.
+
+    No client takes this host for a loopback address, and each resolver finds the address.
+    """
+    host, port = hex(int(ipaddress.ip_address(stage.plane.address))), api_server.rpartition(":")[2]
+    return host, changed(server=f"https://{host}:{port}", **{"tls-server-name": stage.plane.address})
 
 
-@pytest.mark.parametrize("exempt", ["its address", "127.0.0.0/8"])
-async def test_no_proxy_for_what_the_environment_exempts(proxy, stage, agent_kubeconfig, monkeypatch, exempt):
+async def test_proxy_of_the_environment(proxy, by_number, api_server, monkeypatch):
+    host, kubeconfig = by_number
     monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-    monkeypatch.setenv("NO_PROXY", exempt.replace("its address", stage.plane.address))
+    assert await run_on(ClusterRef(SANDBOX, kubeconfig=kubeconfig)) == "42\n"
+    assert set(proxy.asked) == {f"CONNECT {host}:{api_server.rpartition(':')[2]}"}
+
+
+@pytest.mark.parametrize("exempt", ["{host}", "*"])
+async def test_no_proxy_for_what_the_environment_exempts(proxy, by_number, monkeypatch, exempt):
+    host, kubeconfig = by_number
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+    monkeypatch.setenv("NO_PROXY", exempt.format(host=host))
+    assert await run_on(ClusterRef(SANDBOX, kubeconfig=kubeconfig)) == "42\n"
+    assert proxy.asked == []
+
+
+async def test_no_proxy_of_the_environment_for_this_machine(proxy, agent_kubeconfig, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
     assert await run_on(ClusterRef(SANDBOX, kubeconfig=agent_kubeconfig)) == "42\n"
     assert proxy.asked == []
 

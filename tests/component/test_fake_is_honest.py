@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from cluster_tools import SANDBOX
 from component_stage import Stage
 from fake_cases import FakeStage, blocks, visible, visible_error, visible_record, visible_session
 from operator_process import OperatorProcess
@@ -48,7 +49,7 @@ def without_targets(seen: Any) -> Any:
 async def test_an_open_network_is_refused(
     client: CodeExecutionClient, asking: Callable[..., Request], open_network: None
 ) -> None:
-    played = FakeStage(RAN)
+    played = FakeStage(RAN, namespace=SANDBOX)
     played.fake.open_network()
     on_the_fake, on_the_cluster = await refused(played.client, asking()), await refused(client, asking())
     assert on_the_fake == on_the_cluster
@@ -63,7 +64,7 @@ async def test_an_open_network_that_the_policy_accepts_is_recorded(
     open_network: None,
 ) -> None:
     policy(egressProof="Warn")
-    played = FakeStage(RAN, {"egressProof": "Warn"})
+    played = FakeStage(RAN, {"egressProof": "Warn"}, SANDBOX)
     played.fake.open_network()
 
     async def ran(client: CodeExecutionClient) -> Any:
@@ -80,7 +81,7 @@ async def test_an_operator_that_is_away_takes_nothing_up(
     client: CodeExecutionClient, asking: Callable[..., Request], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution, "OPERATOR_SECONDS", 0.1)
-    played = FakeStage(RAN)
+    played = FakeStage(RAN, namespace=SANDBOX)
     played.fake.stop_operator()
 
     async def waited(client: CodeExecutionClient, request: Request) -> Any:

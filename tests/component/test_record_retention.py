@@ -136,7 +136,7 @@ def test_nothing_goes_that_was_not_exported_where_that_is_required(keeping, keep
     left(keeping, set())
     assert audit("--export", str(place)) == []
     cursor = keeping.admin.get("configmap", EXPORT_CURSOR, SANDBOX)["data"]
-    assert cursor.keys() == {"codeexecutions", "codesessions"}
+    assert cursor.keys() == {"codeexecutions", "codesessions", "file", "sha256"}
     keeper.stop()
     old.execution(3 * HOUR)
     agent = AuditCommand(keeping.agent_kubeconfig())
