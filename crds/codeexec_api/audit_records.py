@@ -220,8 +220,9 @@ class Records:
         if others:
             message = f"it tells {', '.join(others)}, which this version doesn't know; verify it with a newer codeexec"
             self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
-        if isinstance(record, CodeExecution) and known.get("digest") == record.spec.earlier_code_digest:
-            said = {**said, "digest": known["digest"]}
+        if said != known and isinstance(record, CodeExecution):
+            old = known.get("digest") == record.spec.earlier_code_digest
+            said = {**said, "digest": known["digest"]} if old else said
         if said != known:
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, known)} (the line: {line.where})")
             return False

@@ -179,11 +179,12 @@ class Export:
         """
         if not (names := export_files(self._store.names())):
             return
+        newest = self._store.read(names[-1:])
         own = names if confirmed is None else confirmed.own(names)
         header, expected = Header(self._next.namespace), confirmed.sha256 if confirmed else ""
         reached: Versions | None = None
         for name in reversed(own):
-            content = self._store.read([name])[name]
+            content = (newest if name in newest else self._store.read([name]))[name]
             try:
                 found = Header.parse(content).checked(name, content, self._next.namespace, expected)
                 if name == own[-1]:
@@ -200,7 +201,7 @@ class Export:
             except (ValueError, KeyError, TypeError) as error:
                 raise click.ClickException(f"can't go on after {name}: {error}") from error
         self._unfinished = header.up_to is None or own != names
-        self._follow(names[-1], self._store.read(names[-1:])[names[-1]], header)
+        self._follow(names[-1], newest[names[-1]], header)
         self.cursor = replace(self.cursor, versions=reached or self.cursor.versions)
 
     def _follow(self, name: str, content: bytes, header: Header) -> None:
