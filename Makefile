@@ -34,10 +34,10 @@ TIER = $(RUN) $(BIN)/pytest tests/$(1) --junit-xml $(STATE)/reports/$(subst /,-,
 MEASURED = rm -rf $(STATE)/coverage/$(1); mkdir -p $(STATE)/coverage/$(1); COVERAGE_FILE=$(CURDIR)/$(STATE)/coverage/$(1)/data \
   $(RUN) $(BIN)/coverage run -m pytest tests/$(1) --junit-xml $(STATE)/reports/$(1).xml
 # How many files of tests run side by side (pytest-xdist). With three end-to-end files pods waited for room on the node.
-# Component tests mostly wait: with two of them a third of the CPU was idle.
+# Component tests wait more than they compute: with three of them 30 % of the CPU was idle.
 UNIT_WORKERS ?= 2
 API_WORKERS ?= 2
-COMPONENT_WORKERS ?= 3
+COMPONENT_WORKERS ?= 4
 E2E_WORKERS ?= 2
 NOT_E2E := --ignore tests/e2e/scan --ignore tests/e2e/sbom --ignore tests/e2e/cosign
 # Tests want more of the release than a demo does: a sandbox namespace for each worker, for one.

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,18 +13,19 @@ from diagnostics import BEGAN, given_to, noting_calls_of_clients
 from fault_proxy import Seen
 from operator_process import OperatorProcess
 
+from codeexec_api.output_store import STORE_VARIABLE
 from executor_client import ClusterRef, CodeExecutionClient, Limits, Request
 from executor_client.client import waiting
 
 _hurrying: list[OperatorProcess] = []
-"""The operators whose clock runs fast, or that keep pods for longer, in a module that has some."""
+"""The operators of a module that has its own: with a fast clock, with a store, or that keep pods for longer."""
 IMPATIENCE = 150
 """Seconds that a start may take where a test is about that: 15 s of this machine, whose pods start in less."""
 
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with noting_calls_of_clients(), Stage(tmp_path_factory.mktemp("stage")) as stage:
+    with noting_calls_of_clients(), Stage(tmp_path_factory.mktemp("stage"), forked=True) as stage:
         yield stage
 
 
@@ -47,9 +48,11 @@ def operator(stage: Stage, _one_operator: OperatorProcess, request: pytest.Fixtu
 
 
 @pytest.fixture
-def nobody_leads(_one_operator: OperatorProcess) -> None:
+def nobody_leads(stage: Stage, _one_operator: OperatorProcess) -> None:
     """For a test that starts operators of its own."""
     _one_operator.end()
+    for other in _hurrying:
+        _end(stage, other)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +71,24 @@ def keeping(stage: Stage, _one_operator: OperatorProcess) -> Iterator[OperatorPr
     yield from _fast(stage, _one_operator, clock=None, timing=timing)
 
 
+@pytest.fixture(scope="module")
+def storing(
+    stage: Stage, _one_operator: OperatorProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    folder = tmp_path_factory.mktemp("stored") / "store"
+    yield from _fast(stage, _one_operator, clock=None, environment={STORE_VARIABLE: folder.as_uri()})
+
+
 def _fast(
-    stage: Stage, usual: OperatorProcess, *, clock: str | None = "+11m x10", **options: Any
+    stage: Stage,
+    usual: OperatorProcess,
+    *,
+    clock: str | None = "+11m x10",
+    environment: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Iterator[OperatorProcess]:
     operator = stage.operator(clock=clock, **options)
+    operator.environment.update(environment or {})
     _hurrying.append(operator)
     yield operator
     if not usual.running and not any(one.running for one in _hurrying if one is not operator):
@@ -107,6 +124,14 @@ async def keeps(
 ) -> OperatorProcess:
     """One that keeps pods which were used for as long as a test takes, by a clock that runs as it should."""
     return await in_thread(_alone, stage, _one_operator, keeping, request)
+
+
+@pytest.fixture
+async def stores(
+    stage: Stage, _one_operator: OperatorProcess, storing: OperatorProcess, request: pytest.FixtureRequest
+) -> OperatorProcess:
+    """One with an output store in a folder."""
+    return await in_thread(_alone, stage, _one_operator, storing, request)
 
 
 def _alone(

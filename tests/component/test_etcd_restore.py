@@ -16,7 +16,7 @@ PROGRAMS = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd
 @pytest.fixture
 def restored(tmp_path):
     """A stage of this test's own: the objects of others would be put back, too."""
-    with Stage(tmp_path / "stage") as stage:
+    with Stage(tmp_path / "stage", forked=True) as stage:
         yield stage
 
 

@@ -20,9 +20,8 @@ CALLS = 150
 
 
 @pytest.fixture
-async def by_itself(stage, operator):
+async def by_itself(stage, nobody_leads):
     """An operator that talks to the API server without the proxy, which takes the machine's time, too."""
-    await in_thread(operator.stop)
     other = stage.operator(direct=True)
     await in_thread(other.start)
     yield other

@@ -15,9 +15,8 @@ MOST_RATIO = 1.3
 
 
 @pytest.fixture
-async def run(stage, operator, admin, client, asking):
+async def run(stage, nobody_leads, admin, client, asking):
     """Runs code that prints so much, with an operator of its own, whose peak of memory it tells, too."""
-    await in_thread(operator.stop)
     policy = stage.a_policy()
     policy["spec"]["maxLimits"]["outputBytes"] = MAX_STORED_BYTES
     await in_thread(admin.apply, policy)

@@ -28,7 +28,7 @@ def keeping(tmp_path_factory):
         "operator": {"logLevel": "INFO", "deleteRecords": True},
         "audit": {"export": {"enabled": True, "claimName": "export"}},
     }
-    with Stage(tmp_path_factory.mktemp("keeping"), values=values) as stage:
+    with Stage(tmp_path_factory.mktemp("keeping"), values=values, forked=True) as stage:
         yield stage
 
 

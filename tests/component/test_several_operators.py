@@ -24,9 +24,8 @@ WRITES = Match("create,patch,delete")
 
 
 @pytest.fixture
-def another(stage, operator):
+def another(stage, nobody_leads):
     """Starts operators in place of the one that other tests share, and ends them after the test."""
-    operator.end()
     made = []
 
     def start(*, leads=True, **options):
@@ -37,6 +36,7 @@ def another(stage, operator):
     yield start
     for one in made:
         one.end()
+    stage.free_lease()  # one that stood still or whose clock was wrong did not
 
 
 @pytest.fixture

@@ -31,10 +31,9 @@ def waiting_at(gate: str) -> tuple[PreparedBlock, ...]:
 
 
 @pytest.fixture
-async def team(stage, operator):
+async def team(stage, nobody_leads):
     """A sandbox namespace of the other shard. The operator that serves all namespaces is ended."""
     name = next(one for one in iter(lambda: a_name("team"), None) if not Shard(HERE, 2).serves(one))
-    await in_thread(operator.stop)
     await in_thread(lambda: stage.upgrade(namespaces=(SANDBOX, name), operator=RELEASE))
     yield name
     await in_thread(lambda: stage.upgrade(namespaces=(SANDBOX,), operator=RELEASE | {"shards": 1}))
@@ -132,11 +131,10 @@ async def test_a_shard_has_a_higher_epoch_than_all_that_served_its_namespaces_be
 
 
 async def test_a_key_stays_as_long_as_a_namespace_of_another_shard_needs_it(
-    stage, operator, begin, admin, make_client, asking
+    stage, nobody_leads, begin, admin, make_client, asking
 ):
     """The key was followed by another two days ago. The shard of the namespace is away, so its code waits."""
     elsewhere = next(one for one in iter(lambda: a_name("team"), None) if Shard(1, 2).serves(one))
-    await in_thread(operator.stop)
     await in_thread(lambda: stage.upgrade(namespaces=(SANDBOX, elsewhere)))
     now = datetime.now(UTC)
     names = {"old": 3, "needed": 2, "newest": 0}

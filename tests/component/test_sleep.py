@@ -2,8 +2,10 @@
 
 import asyncio
 import queue
+import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from api_calls import Match
@@ -29,22 +31,19 @@ def python(code: str) -> tuple[PreparedBlock, ...]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
+def store(stores):
+    """Its folder, which is not there before the first session sleeps."""
+    folder = Path(urlsplit(stores.environment[STORE_VARIABLE]).path)
+    yield folder
+    shutil.rmtree(folder) if folder.is_dir() else folder.unlink(missing_ok=True)
 
 
 @pytest.fixture
-async def keeper(stage, operator, admin, store):
+async def keeper(stage, stores, store):
     """An operator with an output store, in a namespace whose policy lets sessions sleep."""
-    await in_thread(operator.stop)
-    await in_thread(admin.apply, stage.a_policy(sessionSleep={"minAfterSeconds": 1}))
-    other = stage.operator()
-    other.environment[STORE_VARIABLE] = store.as_uri()
-    await in_thread(other.start)
-    yield other
-    await in_thread(other.end)
-    await in_thread(stage.free_lease)
-    await in_thread(admin.delete, "executionpolicy", "default", wait=True)
+    await in_thread(lambda: stage.put_policy(sessionSleep={"minAfterSeconds": 1}))
+    yield stores
+    await in_thread(stage.drop_policy)
 
 
 @pytest.fixture

@@ -174,9 +174,8 @@ async def test_a_configuration_that_is_not_valid_is_reported_and_the_last_one_st
 
 
 async def test_an_operator_that_is_started_without_a_valid_configuration_serves_nothing_until_there_is_one(
-    operator, stage, admin, request
+    nobody_leads, stage, admin, request
 ):
-    await in_thread(operator.stop)  # else it would go on leading
     good = stage.configuration
     await in_thread(admin.apply, {**good, "data": {**good["data"], "policy.yaml": "images: []"}})
     one = stage.operator()

@@ -55,14 +55,13 @@ def collector() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-async def traced(operator, stage, collector) -> AsyncIterator[Traced]:
+async def traced(nobody_leads, stage, collector) -> AsyncIterator[Traced]:
     def make() -> OperatorProcess:
         one = stage.operator()
         one.environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
         one.environment |= {"OTEL_BSP_SCHEDULE_DELAY": "100", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
         return one
 
-    await in_thread(operator.stop)
     traced = Traced(make, collector, make())
     await in_thread(traced.operator.start)
     yield traced

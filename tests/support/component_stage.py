@@ -76,6 +76,7 @@ class Stage:
         values: of the chart, beside those that simulated nodes need.
         nodes: how many.
         api_server_arguments: beside those that every control plane of tests has.
+        forked: see `OperatorProcess`.
     """
 
     def __init__(
@@ -86,8 +87,9 @@ class Stage:
         values: Mapping[str, Any] | None = None,
         nodes: int = 3,
         api_server_arguments: Sequence[str] = (),
+        forked: bool = False,
     ) -> None:
-        self.folder, self.namespaces, self._count = folder, namespaces, nodes
+        self.folder, self.namespaces, self._count, self._forked = folder, namespaces, nodes, forked
         self._values = {**_values(namespaces), **(values or {})}
         self._api_server_arguments = api_server_arguments
         self._stack = ExitStack()
@@ -142,6 +144,7 @@ class Stage:
             kubeconfig=path,
             api_server=self.plane.url,
             free_lease=self.free_lease,
+            forked=self._forked,
             **options,
         )
         self.operators.append(operator)

@@ -22,6 +22,7 @@ import standstill
 import telling_operator
 from cluster_tools import wait_for
 from diagnostics import tracebacks
+from operator_template import Forked, can_start
 from ports import free_ports
 from waits import SECONDS
 
@@ -61,6 +62,7 @@ class OperatorProcess:
         lease_seconds: how long others wait for it when it has gone silent, by a clock that runs as it should.
         free_lease: lets another one lead without that wait.
         timing: fields of `Timing` that are others than `_patience` says, by the operator's clock.
+        forked: it may be a fork of a process that has imported the operator: not where starts are measured.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class OperatorProcess:
         lease_seconds: int = LEASE_SECONDS,
         free_lease: Callable[[], None],
         timing: Mapping[str, float] | None = None,
+        forked: bool = False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "operator.log"
@@ -98,7 +101,8 @@ class OperatorProcess:
             **_shifted(clock),
         }
         self.environment[telling_operator.TIMING] = json.dumps({**_patience(clock), **(timing or {})})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
+        self._forked = forked
         self._looked_through = 0
         """Bytes of the log."""
         self._free_lease = free_lease
@@ -125,24 +129,30 @@ class OperatorProcess:
         Where another one leads, or was killed and held its Lease, this one stands by.
         """
         assert not self.running, "the operator runs already"
+        self._process = self._started(self._measured_sometimes())
+        if ready:
+            self.wait_until_ready()
+        if ready and leads:
+            self.wait_until_it_leads()
+
+    def _started(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes] | Forked:
+        self.log.touch()  # a fork opens it later
+        if self._forked and can_start(environment):
+            return Forked(self._folder, environment, self.log)
         script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
         unshare = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",))]
         quiet = ["sh", "-c", script, str(self._folder / "resolv.conf")]
         program = [sys.executable, "-P", telling_operator.__file__]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", "--", *unshare, *quiet, *program],
-                env=self._measured_sometimes(),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 process_group=0,  # see control_plane.Program.start
                 cwd=self._folder,
             )
-        if ready:
-            self.wait_until_ready()
-        if ready and leads:
-            self.wait_until_it_leads()
 
     def _measured_sometimes(self) -> dict[str, str]:
         """The environment of this start. `coverage` adds a quarter to the CPU of a start, and more later."""

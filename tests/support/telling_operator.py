@@ -55,10 +55,15 @@ def read_code_patiently() -> None:
     code_reader.WALL_SECONDS = 100
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Be the operator, by what the environment says."""
     read_code_patiently()
     if TIMING in os.environ:
         be_patient(json.loads(os.environ[TIMING]))
     signal.pthread_sigmask(signal.SIG_BLOCK, {TELL})  # by all threads to come: only one waits for it
     threading.Thread(target=tell_at_each_signal, name="teller", daemon=True).start()
     runpy.run_module("codeexec_operator", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
