@@ -12,7 +12,7 @@ from executor_client.client.calls import Calls
 from executor_client.client.lease import ClientLease
 from executor_client.client.request import ClusterRef
 from executor_client.runtime import forks
-from executor_client.runtime.asyncio_tasks import Shared
+from executor_client.runtime.asyncio_tasks import SingleFlight
 from executor_client.transport.cluster import Transport
 from executor_client.transport.protocol import ClusterTransport
 
@@ -44,7 +44,9 @@ class Connected:
     def begin_anew(self) -> None:
         """Use no connection that there is; see `executor_client.runtime.forks`."""
         self._transports: _Transports = WeakKeyDictionary()
-        self._connecting: WeakKeyDictionary[asyncio.AbstractEventLoop, Shared[ClusterTransport]] = WeakKeyDictionary()
+        self._connecting: WeakKeyDictionary[asyncio.AbstractEventLoop, SingleFlight[ClusterTransport]] = (
+            WeakKeyDictionary()
+        )
         self._calls: WeakKeyDictionary[asyncio.AbstractEventLoop, Calls] = WeakKeyDictionary()
         self._at_exit = partial(_close_connection, self._transports)
 
@@ -98,7 +100,7 @@ class Connected:
         if transport := self._transports.get(loop):
             return transport
         if loop not in self._connecting:
-            self._connecting[loop] = Shared(partial(_open, self._connect, self._transports, self._at_exit))
+            self._connecting[loop] = SingleFlight(partial(_open, self._connect, self._transports, self._at_exit))
         return await self._connecting[loop]()
 
 

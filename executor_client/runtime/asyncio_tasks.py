@@ -10,7 +10,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class Shared(Generic[T]):
+class SingleFlight(Generic[T]):
     """Makes one attempt at a time, for all that wait for its outcome. A failure is that of all of them, too.
 
     For one event loop. An attempt that nobody waits for any more is cancelled.

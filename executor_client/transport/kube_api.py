@@ -19,7 +19,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import CodeExecutionSpec, CodeSessionSpec, ExecutionApprovalSpec, manifest
 from codeexec_api.names import CLIENT_LABEL, GROUP, VERSION
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
-from executor_client.runtime.asyncio_tasks import Shared
+from executor_client.runtime.asyncio_tasks import SingleFlight
 from executor_client.transport import connections
 from executor_client.transport.api_errors import translate
 from executor_client.transport.connections import Connections
@@ -50,7 +50,7 @@ class KubeApi:
         self.id: Final = secrets.token_hex(8)
         """Labels what this connection creates."""
         self._credentials = credentials
-        self._asking_who = Shared(self._ask_who)
+        self._asking_who = SingleFlight(self._ask_who)
         self._me: tuple[Identity | None, str] | None = None
 
     @classmethod

@@ -21,7 +21,7 @@ from codeexec_api.names import (
 from codeexec_api.sealing import is_sealable, seal
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.model.blocks import split_payload
-from executor_client.runtime.asyncio_tasks import Shared, together
+from executor_client.runtime.asyncio_tasks import SingleFlight, together
 from executor_client.transport.creation import created_once
 from executor_client.transport.kube_api import CORE, KubeApi
 
@@ -38,7 +38,7 @@ class Payloads:
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
-        self._asking_for_key = Shared(self._ask_for_key)
+        self._asking_for_key = SingleFlight(self._ask_for_key)
         self._key: Mapping[str, str] | None = None
         self._key_read_at: float | None = None
 

@@ -59,7 +59,7 @@ class SharedWatch:
     ) -> None:
         self._begin, self._events = begin, events
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._opening = asyncio_tasks.Shared(self._open_watch)
+        self._opening = asyncio_tasks.SingleFlight(self._open_watch)
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 

@@ -7,7 +7,7 @@ from factories import CLUSTER_VIEW, a_policy
 
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.code_reader import CodeReader
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.pacer import Pacer
@@ -48,7 +48,7 @@ def a_context(
         "reader": CodeReader(),
         "output": OutputRoom(),
         "outputs": SimpleNamespace(place=CONFIG_MAPS),
-        "turns": FairSlots(1),
+        "turns": FairSemaphore(1),
         "pacer": Pacer(),
         "timing": Timing(),
         "epoch": 1,

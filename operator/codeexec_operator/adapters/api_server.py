@@ -24,7 +24,7 @@ from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_operator.adapters import narrow_json
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.core.observed_pod import Fault
 
 NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
@@ -101,7 +101,7 @@ class ApiServer:
         self._credentials = client.ApiClient(configuration)
         self._route: dict[str, Any] = {"proxy": configuration.proxy, "server_hostname": configuration.tls_server_name}
         self._requests, self._streams = self._session(_REQUESTS), self._session(0)
-        self._turns = FairSlots(_REQUESTS, _REQUESTS_OF_ONE)
+        self._turns = FairSemaphore(_REQUESTS, _REQUESTS_OF_ONE)
         self.date = datetime.min.replace(tzinfo=UTC)
         """The time by the API server's clock, as the last answer told it."""
         self.may_send: Callable[[], object] = lambda: None

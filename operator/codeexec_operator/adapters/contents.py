@@ -23,7 +23,7 @@ from codeexec_api.names import (
     review_name,
 )
 from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found, unless_there
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.core.observed_pod import Fault
 from codeexec_operator.core.output_parts import OutputPart
 from codeexec_operator.core.output_place import CONFIG_MAPS
@@ -50,7 +50,7 @@ class Contents:
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
-        self._reading_payloads = FairSlots(_PAYLOADS, _PAYLOADS_OF_ONE)
+        self._reading_payloads = FairSemaphore(_PAYLOADS, _PAYLOADS_OF_ONE)
 
     async def publish_code(self, execution: CodeExecution, payload: Payload) -> None:
         """secrets: create. A Secret of that name is the one that was asked for: admission lets nobody else make it."""

@@ -19,16 +19,16 @@ from codeexec_api import (
 )
 from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, POOL_LABEL, SESSION_LABEL, SESSION_PLURAL
 from codeexec_operator.adapters import needs
-from codeexec_operator.adapters.departed import Departed
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.placement import Register
 from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.reception import Reception
 from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.supervision import end
+from codeexec_operator.adapters.tombstones import Tombstones
 from codeexec_operator.adapters.worker import Context, end_all, parse_or_log
+from codeexec_operator.adapters.worker_index import WorkerIndex
 from codeexec_operator.core.measures import Census
 from codeexec_operator.core.observed import Room
 from codeexec_operator.core.starts import Starts
@@ -52,11 +52,11 @@ class Controller:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._executions: Roster[ExecutionWorker] = Roster()
-        self._sessions: Roster[SessionWorker] = Roster()
-        self._pools: Roster[PoolWorker] = Roster()
+        self._executions: WorkerIndex[ExecutionWorker] = WorkerIndex()
+        self._sessions: WorkerIndex[SessionWorker] = WorkerIndex()
+        self._pools: WorkerIndex[PoolWorker] = WorkerIndex()
         self._starts = Starts(self._wake_pool)
-        self._departed = Departed()
+        self._tombstones = Tombstones()
         self._reception = Reception(self._read, self._enter, context)
         self._rooms = Rooms(self._look_around, self._wake_pools)
         self._register = Register(self._find_session, self._adopt_session, self._find_pool, self._rooms)
@@ -68,7 +68,7 @@ class Controller:
     def waits(self, kind: _Kind, raw: Mapping[str, Any]) -> bool:
         """True if nobody looks after a request yet, and it is not its turn."""
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
-        known = self._executions.get(uid) or self._sessions.get(uid) or self._departed.outlived(uid, version)
+        known = self._executions.get(uid) or self._sessions.get(uid) or self._tombstones.outlived(uid, version)
         return not (known or self._reception.lets_in(_PLURALS[kind], raw))
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
@@ -86,7 +86,7 @@ class Controller:
             self._reception.leave(meta["namespace"], uid)
         elif worker:
             self._reception.changed(raw)
-        if version <= worker.version if worker else self._departed.outlived(uid, version):
+        if version <= worker.version if worker else self._tombstones.outlived(uid, version):
             return  # most are what was written here, and some are late
         if left:
             if worker:
@@ -216,7 +216,7 @@ class Controller:
     async def _read(self, plural: str, namespace: str, name: str, uid: str) -> _Record | None:
         cluster = self._context.cluster
         get: Any = cluster.get_execution if plural == EXECUTION_PLURAL else cluster.get_session
-        record: _Record | None = await self._departed.ask(uid, partial(get, namespace, name))
+        record: _Record | None = await self._tombstones.ask(uid, partial(get, namespace, name))
         return record if record and record.metadata.uid == uid else None
 
     def _enter(self, record: _Record) -> None:
@@ -233,7 +233,7 @@ class Controller:
             self._sessions.add(SessionWorker(self._context, record, self._forget, self._rooms, self._find_pool))
 
     def _forget(self, worker: _RecordWorker) -> None:
-        self._departed.let_go(worker.meta.uid, worker.version)
+        self._tombstones.let_go(worker.meta.uid, worker.version)
         self._reception.leave(worker.meta.namespace, worker.meta.uid)
         if isinstance(worker, ExecutionWorker):
             self._executions.remove(worker)
@@ -242,7 +242,7 @@ class Controller:
 
     def _adopt_session(self, session: CodeSession) -> None:
         uid, version = session.metadata.uid, int(session.metadata.resource_version)
-        late = session.status.phase.terminal or self._departed.outlived(uid, version)
+        late = session.status.phase.terminal or self._tombstones.outlived(uid, version)
         if not late and self._sessions.get(uid) is None:
             self._start(session)
 

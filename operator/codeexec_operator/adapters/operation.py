@@ -20,7 +20,7 @@ from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.egress_prober import TARGETS_SECONDS, EgressProber
 from codeexec_operator.adapters.event_recorder import EventRecorder
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.outputs import Outputs
 from codeexec_operator.adapters.pacer import Pacer
@@ -95,7 +95,7 @@ class Operation:
         self._found: Mapping[str, str] | None = None
         self._changed = asyncio.Event()
         self._watch, self._watch_configuration = watch, watch_configuration
-        release, metrics, turns = version("codeexec"), telemetry.metrics, FairSlots(1)
+        release, metrics, turns = version("codeexec"), telemetry.metrics, FairSemaphore(1)
         pacer = Pacer()
         cluster.measure_writes(pacer.measured)
         metrics.paced_by(lambda: pacer.limit)
@@ -119,7 +119,7 @@ class Operation:
             sealing=SealingKeys(cluster, *settings.sealing_secret),
             reader=CodeReader(),
             turns=turns,
-            transfers=FairSlots(_TRANSFERS, _TRANSFERS_OF_ONE),
+            transfers=FairSemaphore(_TRANSFERS, _TRANSFERS_OF_ONE),
             pacer=pacer,
             timing=Timing(),
             epoch=epoch,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Coroutine
 from typing import Any, Final, Protocol
 
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class OutputRoom:
     def __init__(self, room_bytes: int = ROOM_BYTES) -> None:
         shares = room_bytes // SHARE_BYTES
         self._half = max(1, shares // 2)
-        self._slots = FairSlots(shares, self._half)
+        self._slots = FairSemaphore(shares, self._half)
         self._taken: dict[Share, None] = {}
         """Who has had a share longest is first."""
         self._waiting: Counter[str] = Counter()

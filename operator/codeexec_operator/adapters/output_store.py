@@ -16,7 +16,7 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.names import part_name
 from codeexec_api.output_store import MAX_OBJECT_BYTES, below, content_path, dump_part, object_path
 from codeexec_api.store_files import StoreFiles, in_thread, open_store
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.outputs import StoreDamage, StoreFailure
 from codeexec_operator.core.observed_pod import Fault
 from codeexec_operator.core.output_parts import OutputPart
@@ -55,7 +55,7 @@ class OutputStore:
     def __init__(self, files: StoreFiles, root: str, place: OutputPlace, *, seconds: float = CALL_SECONDS) -> None:
         self.place: Final = place
         self._files, self._root, self._seconds = files, root, seconds
-        self._threads = FairSlots(THREADS, THREADS_OF_ONE)
+        self._threads = FairSemaphore(THREADS, THREADS_OF_ONE)
         self._hung: set[asyncio.Future[Any]] = set()
         self._may_send: Callable[[], object] = lambda: None
 

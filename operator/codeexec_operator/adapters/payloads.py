@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from codeexec_api.names import EXECUTION_LABEL
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.supervision import JobFailure
 
 _HELD_BYTES: Final = 16 * 1024 * 1024
@@ -27,7 +27,7 @@ class Payloads:
         turns: of the one thread; to read an event takes its time.
     """
 
-    def __init__(self, cluster: Cluster, turns: FairSlots) -> None:
+    def __init__(self, cluster: Cluster, turns: FairSemaphore) -> None:
         self._cluster, self._turns = cluster, turns
         self._held: dict[str, dict[str, tuple[Mapping[str, Any] | None, int]]] = {}
         """By namespace and name."""

@@ -201,8 +201,8 @@ class Placement(PoolClaimant):
                 await runner.cancel(self._worker.meta.uid)
 
     def leave(self) -> None:
-        """It is over."""
-        self.ask_for_room()
+        """It is over, or nobody looks after it here any more."""
+        self._register.rooms.know(self._worker.meta.namespace, self._worker.meta.uid, now(), needs=False)
         if self._session:
             self._session.leave(self, ran=self.started)
         self._leave_pool()

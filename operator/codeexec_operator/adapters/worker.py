@@ -20,7 +20,7 @@ from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
 from codeexec_operator.adapters.egress_prober import EgressProber
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.outputs import Outputs
 from codeexec_operator.adapters.pacer import Pacer
@@ -78,9 +78,9 @@ class Context:
     payloads: Payloads
     sealing: SealingKeys
     reader: CodeReader
-    turns: FairSlots
+    turns: FairSemaphore
     """Of the one thread: what takes its time waits here, so that a namespace with much to decide holds up no other."""
-    transfers: FairSlots
+    transfers: FairSemaphore
     """Of the files of sessions, between pods and the store."""
     pacer: Pacer
     """Of what is new, so that a namespace with much of it doesn't take all of the API server's time."""

@@ -12,7 +12,7 @@ from kubernetes.aio.client import Configuration
 
 from executor_client import CodeExecutionClient, Request, SourceBlock
 from executor_client.exceptions import ClusterUnreachable
-from executor_client.runtime.asyncio_tasks import Shared, reminded
+from executor_client.runtime.asyncio_tasks import SingleFlight, reminded
 from executor_client.testing import FakeCluster
 from executor_client.transport.cluster import Transport
 from executor_client.transport.kube_api import KubeApi
@@ -46,7 +46,7 @@ async def turns() -> None:
 
 async def test_a_failure_is_that_of_all_that_wait() -> None:
     attempts = Attempts()
-    ask = Shared(attempts.attempt)
+    ask = SingleFlight(attempts.attempt)
     waiting = [asyncio.create_task(ask()) for _ in range(8)]
     await turns()
     attempts.may_end.set()
@@ -60,7 +60,7 @@ async def test_a_failure_is_that_of_all_that_wait() -> None:
 async def test_who_goes_away_ends_it_for_no_other() -> None:
     attempts = Attempts()
     attempts.fails = False
-    ask = Shared(attempts.attempt)
+    ask = SingleFlight(attempts.attempt)
     first, second = (asyncio.create_task(ask()) for _ in range(2))
     await turns()
     first.cancel()
@@ -76,7 +76,7 @@ async def test_who_goes_away_ends_it_for_no_other() -> None:
 async def test_callers_of_an_attempt_that_failed_count_for_no_other() -> None:
     """They go on a moment after its end, and another attempt may be under way by then."""
     attempts = Attempts()
-    ask = Shared(attempts.attempt)
+    ask = SingleFlight(attempts.attempt)
     first = asyncio.create_task(ask())
     await turns()
     attempts.may_end.set()

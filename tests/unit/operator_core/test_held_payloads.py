@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from codeexec_operator.adapters import payloads
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.payloads import Payloads
 
 
@@ -27,7 +27,7 @@ async def test_a_namespace_that_floods_loses_its_own_payloads(
 ) -> None:
     monkeypatch.setattr(payloads, limit, most)
     cluster: Any = Watched(quiet=2, flood=50)
-    held = Payloads(cluster, FairSlots(1))
+    held = Payloads(cluster, FairSemaphore(1))
     arrived: list[str] = []
     for namespace in ("quiet", "flood"):
         await held.watch(namespace, lambda namespace, _: arrived.append(namespace))

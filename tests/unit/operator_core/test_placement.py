@@ -14,6 +14,7 @@ from factories import (
     OTHER_IMAGE,
     SESSION_REF,
     UID,
+    a_pod,
     a_policy,
     a_runner,
     a_sandbox,
@@ -30,6 +31,7 @@ from codeexec_api import Limits, Phase, SandboxPool, Verdict
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.placement import Placement
 from codeexec_operator.adapters.pool_pods import ClaimedPod
+from codeexec_operator.adapters.worker import now
 from codeexec_operator.core.line import Line
 from codeexec_operator.core.observed import ObservedSession
 from codeexec_operator.core.observed_pod import Sandbox
@@ -246,3 +248,19 @@ async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session()
     await asyncio.wait_for(place.abandon_session(), 5)
     place.leave()
     assert left == [f"abandon {UID}", "leave True"]
+
+
+def test_one_that_is_let_go_of_while_it_lacks_room_asks_for_none_any_more() -> None:
+    """Its namespace is served by another operator now, or by none. Pools there would give way to nobody."""
+    execution = an_execution(phase=Phase.STARTING)
+    blocked = a_sandbox(pod=a_pod(running=False, node_name="", unschedulable="0/1 nodes: 1 Insufficient cpu."))
+    worker: Any = SimpleNamespace(
+        meta=execution.metadata, sandbox=blocked, connection=None, deleted=False, wake=None, observe_pod=None
+    )
+    register = a_register()
+    place = Placement(worker, lambda: execution, register)
+    place.ask_for_room()
+    where = execution.metadata.namespace
+    assert register.rooms.unserved(where, now(), Timing()) == 1, "control"
+    place.leave()
+    assert register.rooms.unserved(where, now(), Timing()) == 0

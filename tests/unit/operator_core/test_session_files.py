@@ -17,7 +17,7 @@ from played_pod import PlayedPod
 from polling import until
 
 from codeexec_api import PodLimits, Reason
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.output_room import OutputRoom
 from codeexec_operator.adapters.output_store import OutputStore
@@ -100,7 +100,7 @@ class Session:
         files: Files | None,
         seconds: float = 60,
         *,
-        transfers: FairSlots | None = None,
+        transfers: FairSemaphore | None = None,
         timing: Timing = Timing(),  # noqa: B008 - it is frozen
     ) -> None:
         self.tasks: list[asyncio.Task[object]] = []
@@ -110,7 +110,7 @@ class Session:
             context=SimpleNamespace(
                 outputs=SimpleNamespace(files=store, place=place),
                 output=OutputRoom(),
-                transfers=transfers or FairSlots(1),
+                transfers=transfers or FairSemaphore(1),
                 timing=timing,
             ),
             meta=a_session().metadata,
@@ -314,7 +314,7 @@ async def test_a_connection_that_ends_is_begun_anew(files: Files, pods: tuple[Po
 
 
 async def test_few_sessions_list_their_files_at_a_time(files: Files, pods: tuple[Pod, Pod], monkeypatch: Any) -> None:
-    one_at_a_time = FairSlots(1)
+    one_at_a_time = FairSemaphore(1)
     first, second = (Session(files, transfers=one_at_a_time) for _ in range(2))
     stored = (await first.store(pods[0])).stored
     asked = asyncio.Event()
@@ -334,7 +334,7 @@ async def test_few_sessions_list_their_files_at_a_time(files: Files, pods: tuple
 async def test_a_runner_that_never_ends_its_list_holds_up_no_other(
     files: Files, pods: tuple[Pod, Pod], monkeypatch: Any
 ) -> None:
-    one_at_a_time = FairSlots(1)
+    one_at_a_time = FairSemaphore(1)
     monkeypatch.setattr(pods[0], "_tell", lambda *_: None)
     transfer = await Session(files, transfers=one_at_a_time, timing=Timing(workspace_transfer=0.05)).store(pods[0])
     assert (transfer.stored, transfer.reason) == (None, Reason.FILES_NOT_STORED)
@@ -345,7 +345,7 @@ async def test_a_runner_that_never_ends_its_list_holds_up_no_other(
 async def test_a_session_that_is_needed_while_it_waits_to_list_its_files_lists_nothing(
     files: Files, pods: tuple[Pod, Pod]
 ) -> None:
-    one_at_a_time = FairSlots(1)
+    one_at_a_time = FairSemaphore(1)
     session = Session(files, transfers=one_at_a_time)
     async with one_at_a_time.slot("other"):
         session.files.act(actions.StoreFiles(), pods[0].connection, needed=False)
@@ -375,7 +375,7 @@ async def test_a_restore_that_has_no_pod_any_more_keeps_no_slot_and_reads_no_fur
 ) -> None:
     pods[0].files = {name: (0o640, hashlib.shake_256(name.encode()).digest(PART_BYTES)) for name in "abc"}
     stored = (await Session(files).store(pods[0])).stored
-    one_at_a_time, slow = FairSlots(1), Slow(tmp_path)
+    one_at_a_time, slow = FairSemaphore(1), Slow(tmp_path)
     session = Session(slow, transfers=one_at_a_time)
     session.files.act(actions.RestoreFiles(stored), pods[1].connection, needed=True)
     await until(lambda: slow.reads == 1)

@@ -156,7 +156,7 @@ async def test_once_when_its_pod_is_seen_while_its_end_is_written() -> None:
 
 async def test_what_the_api_server_has_gone_back_to_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its store was taken from a copy while the operator ran."""
-    monkeypatch.setattr("codeexec_operator.adapters.departed._TRY_AGAIN_SECONDS", 0)
+    monkeypatch.setattr("codeexec_operator.adapters.tombstones._TRY_AGAIN_SECONDS", 0)
     played = Played(an_execution(phase=Phase.RUNNING))
     played.answers.set()
     controller = Controller(played.context())

@@ -15,18 +15,18 @@ from polling import settled, until
 
 from codeexec_api import Phase, SessionPhase
 from codeexec_operator.adapters.executions import ExecutionWorker
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.placement import Placement
 from codeexec_operator.adapters.rooms import Rooms
-from codeexec_operator.adapters.roster import Roster
 from codeexec_operator.adapters.sessions import SessionWorker
 from codeexec_operator.adapters.worker import Worker
+from codeexec_operator.adapters.worker_index import WorkerIndex
 from codeexec_operator.core.actions import Forget, Plan
 from codeexec_operator.core.observed import Room
 
-CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")), turns=FairSlots(1), pacer=Pacer())
+CONTEXT: Any = SimpleNamespace(telemetry=SimpleNamespace(metrics=Metrics("0")), turns=FairSemaphore(1), pacer=Pacer())
 
 
 class Idle(Worker):
@@ -219,14 +219,14 @@ async def test_a_worker_that_is_stopped_while_it_ends_says_so_to_others() -> Non
 
 
 async def test_a_worker_whose_name_has_another_one_by_now_leaves_like_any_other() -> None:
-    roster = Roster[Idle]()
+    index = WorkerIndex[Idle]()
     older, newer = (Idle(CONTEXT, an_execution().metadata.model_copy(update={"uid": uid})) for uid in ("a", "b"))
     for worker in (older, newer):
-        roster.add(worker)
+        index.add(worker)
     for worker in (newer, older):
-        roster.remove(worker)
+        index.remove(worker)
         worker.task.cancel()
-    assert list(roster) == roster.of(older.meta.namespace) == []
+    assert list(index) == index.of(older.meta.namespace) == []
 
 
 async def test_a_namespace_with_much_to_decide_holds_up_no_other() -> None:

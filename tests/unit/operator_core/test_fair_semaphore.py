@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeexec_operator.adapters.fair_slots import FairSlots
+from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 
 FLOOD = 1000
 
@@ -19,7 +19,7 @@ async def settle() -> None:
 
 @pytest.mark.parametrize("flooding", [1, 3])
 async def test_who_comes_after_a_flood_waits_for_one_turn_of_each_other_namespace(flooding: int) -> None:
-    slots, order = FairSlots(1), []
+    slots, order = FairSemaphore(1), []
 
     async def want(namespace: str) -> None:
         async with slots.slot(namespace):
@@ -34,7 +34,7 @@ async def test_who_comes_after_a_flood_waits_for_one_turn_of_each_other_namespac
 
 
 async def test_a_namespace_leaves_slots_to_others_that_come_later() -> None:
-    slots = FairSlots(4, 3)
+    slots = FairSemaphore(4, 3)
     flood = [asyncio.create_task(slots.take("flood")) for _ in range(FLOOD)]
     await settle()
     assert sum(one.done() for one in flood) == 3
@@ -51,7 +51,7 @@ async def test_a_namespace_leaves_slots_to_others_that_come_later() -> None:
 
 
 async def test_within_a_namespace_the_first_is_served_first() -> None:
-    slots, order = FairSlots(1), []
+    slots, order = FairSemaphore(1), []
 
     async def want(number: int) -> None:
         async with slots.slot("one"):
@@ -63,7 +63,7 @@ async def test_within_a_namespace_the_first_is_served_first() -> None:
 
 
 async def test_a_turn_lasts_until_the_loop_has_gone_round() -> None:
-    slots, order = FairSlots(1), []
+    slots, order = FairSemaphore(1), []
 
     async def work(namespace: str, times: int) -> None:
         for _ in range(times):
@@ -78,7 +78,7 @@ async def test_a_turn_lasts_until_the_loop_has_gone_round() -> None:
 
 @pytest.mark.parametrize("handed_over", [False, True])
 async def test_who_is_cancelled_holds_nothing(handed_over: bool) -> None:
-    slots = FairSlots(1)
+    slots = FairSemaphore(1)
     await slots.take("one")
     first = asyncio.create_task(slots.take("two"))
     second = asyncio.create_task(slots.take("three"))
@@ -100,7 +100,7 @@ def test_never_more_than_there_are_and_everybody_in_the_end(
     wanted: list[str], most: int, each: int, data: st.DataObject
 ) -> None:
     async def play() -> None:
-        slots, holding, served = FairSlots(most, each), Counter[str](), 0
+        slots, holding, served = FairSemaphore(most, each), Counter[str](), 0
 
         async def want(namespace: str) -> None:
             nonlocal served

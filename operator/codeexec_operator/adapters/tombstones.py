@@ -23,7 +23,7 @@ class HasMetadata(Protocol):
 R = TypeVar("R", bound=HasMetadata)
 
 
-class Departed:
+class Tombstones:
     """Remembers at which resource version each of so many was let go of, by UID."""
 
     def __init__(self) -> None:

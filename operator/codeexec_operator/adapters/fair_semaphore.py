@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 
-class FairSlots:
+class FairSemaphore:
     """A semaphore with a queue for each namespace, and round-robin between the queues.
 
     A namespace that asks again gets in line behind all other namespaces that wait. Within a namespace the order is that

@@ -8,7 +8,7 @@ from codeexec_operator.adapters.worker import Worker
 W = TypeVar("W", bound=Worker)
 
 
-class Roster(Generic[W]):
+class WorkerIndex(Generic[W]):
     """All workers of one kind."""
 
     def __init__(self) -> None:
