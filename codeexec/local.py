@@ -110,7 +110,10 @@ class Sandbox:
             Error: see `codeexec`.
         """
         if self in _telling.get():
-            raise NotSupported("on_output asks for another call, but the local sandbox runs them one after the other")
+            raise NotSupported(
+                "on_output asks for another call, but the local sandbox runs them one after the other: make that "
+                "call when this one has ended"
+            )
         _refuse(request)
         prepared = all_prepared(blocks)
         check_size(prepared, files)
@@ -171,7 +174,9 @@ class Sandbox:
                 "in files"
             )
         if outlives_client:
-            raise NotSupported("outlives_client is True, but a session of the local sandbox ends with its process")
+            raise NotSupported(
+                "outlives_client is True, but a session of the local sandbox ends with its process: leave it out"
+            )
         for name, seconds, default in (
             ("idle_timeout", idle_timeout_seconds, _IDLE_SECONDS),
             ("max_lifetime", max_lifetime_seconds, _LIFETIME_SECONDS),

@@ -14,7 +14,7 @@ from codeexec_api.digests import sha256_hex
 from codeexec_api.names import block_key, file_key
 from codeexec_api.phases import Event, Phase, Reason, SessionPhase
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1.execution import CodeExecutionSpec
+from codeexec_api.v1alpha1.execution import CodeExecution, CodeExecutionSpec
 from codeexec_api.v1alpha1.execution_status import BlockStatus, CodeExecutionStatus
 from codeexec_api.v1alpha1.limits import PodLimits
 from codeexec_api.v1alpha1.sandbox import Condition
@@ -40,6 +40,11 @@ ENDED_WITH_SESSION: Final = "the session was ended while the code ran"
 LONGEST_BLOCK_MS: Final = 86_400_000
 """Longer than that no block may run; what a runner reports may be anything."""
 _SHELL_CODES: Final = {Event.OUT_OF_MEMORY: 137, Event.CANCEL: 130}
+
+
+def end_of(record: CodeExecution | CodeSession) -> datetime | None:
+    """When an execution or a session ended; None as long as it has not."""
+    return record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
 
 
 def exit_code(event: Event, last: int | None) -> int | None:
@@ -74,11 +79,11 @@ def within_run(blocks: Sequence[BlockStatus], began: datetime, ended: datetime) 
     the run, and the distances between the blocks stay.
     """
 
-    def end_of(block: BlockStatus) -> timedelta:
+    def block_end(block: BlockStatus) -> timedelta:
         return block.started_at - began + timedelta(milliseconds=min(block.duration_ms, LONGEST_BLOCK_MS))
 
     whole, none = ended - began, timedelta()
-    if all(one.started_at >= began and end_of(one) <= whole for one in blocks):
+    if all(one.started_at >= began and block_end(one) <= whole for one in blocks):
         return tuple(blocks)
     after = [min(max(one.started_at - blocks[0].started_at, none), whole) for one in blocks]
     return tuple(

@@ -171,7 +171,7 @@ class KubernetesCodeExecutor(
         }
         given = {name: value for name, value in where.items() if value is not None}
         if client and given:
-            raise ValueError("give either client, or namespace, kubeconfig, context and output_store")
+            raise ValueError(f"client was given beside {', '.join(given)}, which it has already: leave these out")
         if client and client.cluster:  # so that a loaded dump has the same cluster
             where = asdict(client.cluster)
         config = KubernetesCodeExecutorConfig(

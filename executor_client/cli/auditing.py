@@ -9,6 +9,7 @@ from codeexec_api.audit import AuditEvent
 from codeexec_api.audit_check import audit_line
 from codeexec_api.audit_findings import LogLine
 from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
+from codeexec_api.records import end_of
 
 Record = CodeExecution | CodeSession
 
@@ -70,11 +71,6 @@ class Moment:
 def many(count: int, what: str) -> str:
     """A count with its noun."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def end_of(record: Record) -> datetime | None:
-    """When an execution or a session ended; None as long as it has not."""
-    return record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
 
 
 def timeline(record: Record) -> list[Moment]:

@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, CodeSession, EgressVerdict
-from executor_client.cli.auditing import Record, end_of, many
+from codeexec_api.records import end_of
+from executor_client.cli.auditing import Record, many
 from executor_client.cli.report_entries import Entry, SessionGroup, anchor_of, record_of, session_anchor
 from executor_client.cli.report_words import (
     CLOSED,

@@ -333,8 +333,8 @@ def put(workspace: Workspace, name: str, content: bytes) -> None:
         workspace.write(name, content)
     except OSError as error:
         raise FileTransferError(
-            f"{name!r} can't be put into the workspace: {error.strerror}. Code left something in its place; "
-            "call restart()"
+            f"{name!r} can't be put into the workspace: {error.strerror}. Code left something in its place: delete "
+            "that with a block, or call restart() of the executor, or open another session"
         ) from error
 
 

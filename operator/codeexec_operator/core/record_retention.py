@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from codeexec_api import CodeExecution, CodeSession, RecordRetention
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
+from codeexec_api.records import end_of
 from codeexec_api.v1alpha1.bounds import MIN_RECORD_SECONDS
 
 _UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
@@ -131,13 +132,9 @@ def obstacle(
     anchor = record.status.audit
     if not record.status.phase.terminal or (anchor.time if anchor else _UNKNOWN) != choice.row.written:
         return Obstacle.CHANGED
-    ended = anchor.time if anchor else _ended(record) or record.metadata.creation_timestamp
+    ended = anchor.time if anchor else end_of(record) or record.metadata.creation_timestamp
     if ended is None or now - ended < _SETTLED or (choice.why is Why.AGE and not too_old(ended, policy, now)):
         return Obstacle.YOUNG
     if policy.require_export and int(record.metadata.resource_version) > exported.get(choice.row.plural, 0):
         return Obstacle.NOT_EXPORTED
     return None
-
-
-def _ended(record: CodeExecution | CodeSession) -> datetime | None:
-    return record.status.finished_at if isinstance(record, CodeExecution) else record.status.ended_at
