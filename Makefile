@@ -193,7 +193,7 @@ lint: venv ## Lint, types and import contracts
 	echo "import contracts"; $(BIN)/lint-imports --no-logo
 
 # Our own documents, the CRDs' descriptions, the help of the command line, the comments of the chart's values.
-PROSE := README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md docs/*.md docs/security/threat-model.md docs/security/known-escapes.md charts/codeexec/README.md tests/README.md tests/cluster/README.md
+PROSE := README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md docs/*.md docs/security/threat-model.md docs/security/known-escapes.md docs/security/permissions.md charts/codeexec/README.md tests/README.md tests/cluster/README.md
 
 prose: venv ## Lint the English of the documents, the CRDs and the command line (vale, with the rules in tests/prose)
 	@$(RUN) $(CLUSTER)/tools.sh vale
