@@ -43,6 +43,11 @@ class Header:
     """None: more files of the same export follow."""
     lines: Mapping[str, int] = field(default_factory=dict)
     """Last line of each chain that was written, in this file or before."""
+    own: tuple[str, str] | None = None
+    """Name and SHA-256 of the last file before it that its export has written, both empty if there is none.
+
+    None: that is the file before it. If others have added files to the storage, it is not.
+    """
 
     @property
     def file(self) -> str:
@@ -60,6 +65,8 @@ class Header:
             "time": self.time,
             "lines": dict(self.lines),
         }
+        if self.own is not None:
+            body["own"] = list(self.own)
         return _dumped({"export": body if self.up_to is None else body | {"upTo": dict(self.up_to)}})
 
     @classmethod
@@ -72,7 +79,7 @@ class Header:
         first = content.partition(b"\n")[0]
         try:
             found = json.loads(first)["export"]
-            up_to = found.get("upTo")
+            up_to, own = found.get("upTo"), found.get("own")
             header = cls(
                 namespace=str(found["namespace"]),
                 number=int(found["number"]),
@@ -80,10 +87,11 @@ class Header:
                 time=str(found["time"]),
                 up_to=None if up_to is None else {str(plural): int(version) for plural, version in up_to.items()},
                 lines={str(chain): int(number) for chain, number in found["lines"].items()},
+                own=None if own is None else (str(own[0]), str(own[1])),
             )
             if found["format"] == FORMAT and SHA256_HEX.fullmatch(header.previous):
                 return header
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             pass
         raise ValueError(f"it does not begin as an export that this codeexec knows: {first[:80]!r}")
 
@@ -103,6 +111,13 @@ class Header:
                 "all files for an investigation, and export to another place"
             )
         return self
+
+    def before(self, names: Sequence[str]) -> tuple[str, str]:
+        """Name and SHA-256 of the last of these files, in order, that its export had written. Empty: none."""
+        if self.own is not None:
+            return self.own if self.own[0] in names else ("", "")
+        earlier = [name for name in names if name < self.file]
+        return (earlier[-1], self.previous) if earlier else ("", "")
 
     def following(self, content: bytes, now: datetime) -> "Header":
         """Of the file after this one; `content` is this one's."""

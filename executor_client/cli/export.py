@@ -175,7 +175,7 @@ class Export:
         """Find what the next file follows, and what the files have that the last whole export may lack.
 
         Others may be able to add files to the store. If the cluster knows the last file of the export, only this file
-        and those before it say what was written. Later files count for numbers and for the chain of digests only.
+        and those that it follows say what was written. Other files count for numbers and for the chain of digests only.
         """
         if not (names := export_files(self._store.names())):
             return
@@ -183,7 +183,8 @@ class Export:
         own = names if confirmed is None else confirmed.own(names)
         header, expected = Header(self._next.namespace), confirmed.sha256 if confirmed else ""
         reached: Versions | None = None
-        for name in reversed(own):
+        name = own[-1] if own else ""
+        while name:
             content = (newest if name in newest else self._store.read([name]))[name]
             try:
                 found = Header.parse(content).checked(name, content, self._next.namespace, expected)
@@ -197,12 +198,15 @@ class Export:
                     if _least(found.up_to, self._start) == found.up_to:
                         break
                 self._seen |= {identity_of(record) for record in records_in(content)}
-                expected = found.previous
+                name, expected = found.before(own)
             except (ValueError, KeyError, TypeError) as error:
                 raise click.ClickException(f"can't go on after {name}: {error}") from error
         self._unfinished = header.up_to is None or own != names
         self._follow(names[-1], newest[names[-1]], header)
-        self.cursor = replace(self.cursor, versions=reached or self.cursor.versions)
+        if own != names:
+            self._next = replace(self._next, own=(self.cursor.file or "", self.cursor.sha256))
+        if confirmed is None or confirmed.file is None:  # else the cluster knows better than any file
+            self.cursor = replace(self.cursor, versions=reached or self.cursor.versions)
 
     def _follow(self, name: str, content: bytes, header: Header) -> None:
         """The next file comes after this one, and has the audit lines that `header` does not count."""

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import threading
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies
 
 from codeexec_api.names import GROUP, SESSION_PLURAL, VERSION
 from executor_client.client.request import ClusterRef
@@ -50,7 +51,8 @@ def _end(name: str, cluster: ClusterRef) -> None:
         configuration.tls_server_name = read.configuration.tls_server_name
         if read.configuration.proxy:
             configuration.proxy, configuration.no_proxy = read.configuration.proxy, ""
-        else:  # that of the environment, which the library has looked up
+        else:  # as aiohttp, which sends all other requests. This library would also take ALL_PROXY
+            configuration.proxy = getproxies().get(urlsplit(configuration.host).scheme)
             configuration.no_proxy = no_proxy()
         configuration.retries = False
         headers = HTTPHeaderDict({"Content-Type": "application/merge-patch+json"})

@@ -8,7 +8,7 @@ from typing import Any
 
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.observed_pod import parse_pod
+from codeexec_operator.core.observed_pod import is_outdated, parse_pod
 from codeexec_operator.core.observed_pool import KeptPod, Member, Tenant
 
 logger = logging.getLogger(__name__)
@@ -65,8 +65,10 @@ class KeptPods:
     def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A pod was seen, changed or deleted."""
         name = raw["metadata"]["name"]
-        sandbox = self._pods[name][0].sandbox
-        self._know(name, pod=parse_pod(raw, sandbox.pod), gone=deleted)
+        before = self._pods[name][0].sandbox.pod
+        pod = parse_pod(raw, before)
+        if deleted or not is_outdated(pod, before):
+            self._know(name, pod=pod, gone=deleted)
 
     def lose(self, name: str) -> None:
         """A pod is gone without a word."""

@@ -1,6 +1,5 @@
 """A worker whose object has one pod: what is seen of the pod, and the connection to its runner."""
 
-from abc import abstractmethod
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, Worker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed_pod import Sandbox, parse_pod, placed_since
+from codeexec_operator.core.observed_pod import Sandbox, is_outdated, parse_pod, placed_since
 
 T = TypeVar("T")
 
@@ -29,11 +28,6 @@ class PodWorker(Worker):
         self.pod_name = record.status.pod_name or pod_name(meta.name, meta.uid)  # it may have come from a pool
         self._left_at = 0
         super().__init__(context, meta)
-
-    @property
-    @abstractmethod
-    def version(self) -> int:
-        """Resource version of what is known here."""
 
     def observe_leaving(self, version: int) -> None:
         """At this version the object was no longer among those that aren't over: it has ended, or is gone.
@@ -66,13 +60,16 @@ class PodWorker(Worker):
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod was seen, changed or deleted."""
         box, pod = self.sandbox, parse_pod(raw, self.sandbox.pod)
+        self.wake()
+        if not deleted and is_outdated(pod, box.pod):
+            self.sandbox = replace(box, heard_at=now())
+            return
         over_at = (box.over_at or now()) if deleted or pod.terminated else None
         runs = (box.runs_since or now()) if pod.running else None
         placed = placed_since(box, pod, now())
         self.sandbox = replace(
             box, pod=pod, gone=deleted, over_at=over_at, heard_at=now(), runs_since=runs, placed_at=placed
         )
-        self.wake()
 
     def pods(self) -> dict[str, int]:
         """Its pod, if there was one and it is not known to be gone."""

@@ -120,6 +120,11 @@ class Worker(ABC):
         self._retries = Retries(self.name, context.telemetry.metrics)
         self.task = asyncio.create_task(self._run(), name=f"{type(self).__name__} {meta.name}")
 
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Resource version of what is known here."""
+
     @abstractmethod
     def _decide(self) -> Plan:
         """What to do, given what is known now."""
@@ -172,11 +177,14 @@ class Worker(ABC):
         self.wake()
 
     async def _refresh(self) -> None:
-        """See the object as it is now, after it turned out to be another than the one that was decided on."""
+        """See the object as it is now, after it turned out to be another than the one that was decided on.
+
+        A watch may tell of a later version while the answer is on its way. That version stays.
+        """
         current = await self._get()
         if current is None or current.metadata.uid != self.meta.uid:
             self.observe_deletion()
-        else:
+        elif int(current.metadata.resource_version) >= self.version:
             self.observe(current)
 
     def run_in_background(self, job: Coroutine[Any, Any, object]) -> None:
@@ -240,8 +248,12 @@ class Worker(ABC):
         """Decide once and carry it out; what a retry may heal is tried again."""
         try:
             if self._stale:
-                await self._refresh()
-                self._stale = False
+                self._stale = False  # before the read: a change that is heard of meanwhile asks for another one
+                try:
+                    await self._refresh()
+                except BaseException:
+                    self._stale = True
+                    raise
                 if self.deleted:
                     return Plan()
             async with self._paced():

@@ -18,6 +18,8 @@ FREE_ROOM: Final = (
 )
 _NAMED: Final = 3
 """Sessions that a message names."""
+_SAID_LENGTH: Final = 2000
+"""Characters of the scheduler's or the kubelet's words, so that what to do fits into the message, too."""
 
 
 def tell(seen: Observed | ObservedSession, plan: Plan, now: datetime, timing: Timing, said: str = "") -> Plan:
@@ -34,7 +36,7 @@ def tell(seen: Observed | ObservedSession, plan: Plan, now: datetime, timing: Ti
     if now < tell_at:
         return replace(plan, wake_at=min(plan.wake_at or tell_at, tell_at))
     reason = Reason.UNSCHEDULABLE if blocked else Reason.POD_STARTING
-    said = recordable(said or why(sandbox))
+    said = recordable(said or why(sandbox))[:_SAID_LENGTH]
     before = find_condition(record.status.conditions, ConditionType.DELAYED)
     if before and before.status == "True" and before.reason == reason.value and said.rstrip(".") in before.message:
         return plan

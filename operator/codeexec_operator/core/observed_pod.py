@@ -56,6 +56,11 @@ class PodView:
     """What the runner was told to try."""
 
 
+def is_outdated(pod: PodView, before: PodView | None) -> bool:
+    """True if a later version was seen before this one: a read may be answered after a watch has told of a change."""
+    return before is not None and pod.version < before.version
+
+
 def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
     """From a pod of the API server; `before` is what was seen of it earlier."""
     spec, status = raw.get("spec") or {}, raw.get("status") or {}

@@ -218,6 +218,38 @@ def test_a_file_of_somebody_else_hides_no_record_and_no_audit_line(everything: b
     )
 
 
+def interrupted(files: Files, cluster: Cluster, confirmed: Cursor) -> Cursor:
+    """A run that ends after its first full file; what the cluster knows then."""
+    made = Export(NAMESPACE, files, confirmed)
+    [first, *_] = made.missing(EXECUTION_PLURAL, cluster.found(), cluster.version)
+    made.add([cluster.records[first.uid]])
+    return Cursor.parse(made.cursor.data)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("begun", [True, False], ids=["after an export", "before the first export"])
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_file_of_somebody_else_hides_nothing_after_an_interrupted_export(*, begun: bool, everything: bool) -> None:
+    files, cluster, told = Files(), Cluster(), Cursor()
+    if begun:
+        cluster.finish("a")
+        told = run(files, cluster, confirmed=told)
+    for uid in ("b", "c", "hidden"):
+        cluster.finish(uid)
+    up_to = {EXECUTION_PLURAL: MUCH, SESSION_PLURAL: MUCH} if everything else None
+    number, previous = len(files.files) + 1, sha256_hex(files.files[told.file]) if told.file else GENESIS
+    files.files[f"{number:010}.jsonl"] = forged(number, previous, cluster.records["hidden"], up_to=up_to)
+    known = told.versions
+    for _ in range(2):
+        told = interrupted(files, cluster, told)
+        assert told.versions == known, "else the operator would delete what was not written"
+    told = run(files, cluster, confirmed=told)
+    assert told.versions[EXECUTION_PLURAL] == cluster.version
+    del files.files[f"{number:010}.jsonl"]
+    assert current(cluster) <= set(files.records())
+    assert len(files.records()) == len(set(files.records())), "what the cluster has heard of comes once"
+
+
 def test_files_that_were_there_before_the_first_export_do_not_count() -> None:
     files, cluster = Files(), Cluster()
     told = run(files, cluster, confirmed=Cursor())

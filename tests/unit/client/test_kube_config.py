@@ -117,6 +117,18 @@ async def test_the_farewell_of_a_session_takes_the_same_way(
     assert {one.split(" HTTP/")[0] for one in proxy.asked} == ({f"CONNECT {host}:1"} if used else set())
 
 
+async def test_no_request_takes_the_proxy_of_all_schemes(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kubectl does not either, and it is often a SOCKS proxy, for which a library is missing."""
+    monkeypatch.setenv("ALL_PROXY", proxy.url)
+    await ask(tmp_path, server="https://0.0.0.0:1")
+    cluster = client_of(tmp_path, server="https://0.0.0.0:1").cluster
+    assert cluster
+    await asyncio.to_thread(session_finalizer._end, "session-1", cluster)
+    assert proxy.asked == []
+
+
 BROKEN = base64.b64encode(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").decode()
 
 

@@ -125,6 +125,15 @@ class TestPod:
         assert result.status.message == told(result)[2]
         assert plan(waiting(Sandbox(failing, requested=True), status=result.status), 3).status is None
 
+    def test_long_words_are_told_once_and_leave_room_for_what_to_do(self, waiting: Any) -> None:
+        """A scheduler names each taint; the operator wrote such a record again and again, without a pause."""
+        taints = ", ".join(f"1 node(s) had untolerated taint {{dedicated: team-{number:03}}}" for number in range(90))
+        full = replace(BLOCKED, unschedulable=f"0/90 nodes are available: {taints}.")
+        result = plan(waiting(Sandbox(full, requested=True)), 1)
+        assert "team-001" in told(result)[2]
+        assert "`kubectl describe nodes`" in told(result)[2]
+        assert plan(waiting(Sandbox(full, requested=True), status=result.status), 1.001).status is None
+
     def test_what_is_late_before_it_would_be_looked_for_is_not_waited_for(self, waiting: Any) -> None:
         heard = waiting(Sandbox(PULLING, requested=True, heard_at=NOW + timedelta(seconds=50)))
         assert plan(heard, 50).wake_at == NOW + timedelta(seconds=60)

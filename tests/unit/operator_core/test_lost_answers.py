@@ -387,3 +387,61 @@ async def test_the_payload_of_code_that_ends_unheard_goes_with_its_execution(mon
         worker.wake()
         await until(lambda: "delete payload" in cluster.heard)
     assert cluster.execution.status.phase is Phase.TIMED_OUT
+
+
+@pytest.mark.parametrize("kind", ["execution", "session"])
+async def test_what_is_read_late_does_not_replace_what_a_watch_has_told_meanwhile(kind: str) -> None:
+    """Nobody would tell of the cancellation a second time."""
+    asked, told = asyncio.Event(), asyncio.Event()
+
+    async def late(*_: str) -> Any:
+        asked.set()
+        await told.wait()
+        return record
+
+    cluster: Any = PlayedCluster(an_execution())
+    cluster.get_execution = cluster.get_session = late
+    context, rooms = a_context(cluster, timing=NEVER), Rooms(lambda _: Room(), lambda _: None)
+    record: Any
+    worker: Any
+    if kind == "execution":
+        record, wish = an_execution(phase=Phase.RUNNING), {"cancelled": True}
+        worker = ExecutionWorker(context, record, a_register(), lambda _: None)
+    else:
+        record, wish = a_session(phase=SessionPhase.READY), {"ended": True}
+        worker = SessionWorker(context, record, lambda _: None, rooms, lambda *_, **__: None)
+    newer = record.model_copy(
+        update={
+            "metadata": record.metadata.model_copy(update={"resource_version": str(worker.version + 1)}),
+            "spec": record.spec.model_copy(update=wish),
+        }
+    )
+    worker.task.cancel()
+    refreshing = asyncio.create_task(worker._refresh())
+    await asked.wait()
+    worker.observe(newer)
+    told.set()
+    await refreshing
+    assert worker.version == int(newer.metadata.resource_version)
+
+
+async def test_a_change_that_is_heard_of_while_the_record_is_read_is_read_too() -> None:
+    """The worker may have been told that the record has changed without a word."""
+    asked, told = asyncio.Event(), asyncio.Event()
+    reads: list[int] = []
+
+    class Late(PlayedCluster):
+        async def get_execution(self, *_: str) -> Any:
+            reads.append(1)
+            asked.set()
+            await told.wait()
+            return self.execution
+
+    cluster = Late(an_execution(phase=Phase.RUNNING))
+    worker = ExecutionWorker(a_context(cluster, timing=NEVER), cluster.execution, a_register(), lambda _: None)
+    async with at_work(worker):
+        worker.recheck()
+        await asked.wait()
+        worker.recheck()
+        told.set()
+        await until(lambda: len(reads) == 2)

@@ -103,3 +103,18 @@ async def test_a_pod_that_may_have_been_made_is_not_forgotten_when_the_quota_ref
     failures.append(ApiException(status=409))
     await pods.create("default-2", manifest)
     assert pods.members.keys() == {"default-1"}, "control: who is refused at first was not made"
+
+
+async def test_a_look_that_is_answered_late_does_not_bring_back_a_pod_that_is_gone() -> None:
+    async def create_pod(_: Any) -> None:
+        return None
+
+    context: Any = SimpleNamespace(cluster=SimpleNamespace(create_pod=create_pod))
+    pods = PoolPods(context, ObjectMeta(name="default", namespace="box", uid="1"), Starts(lambda _: None), lambda: None)
+    await pods.create("default-1", {"metadata": {"labels": {TEMPLATE_LABEL: "x"}}})
+    for version, deleted in ((5, False), (6, True), (5, False)):
+        metadata = {"name": "default-1", "resourceVersion": str(version)}
+        pods.observe({"metadata": metadata, "spec": {}, "status": {"phase": "Running"}}, deleted=deleted)
+    sandbox = pods.members["default-1"].sandbox
+    assert sandbox.pod
+    assert (sandbox.gone, sandbox.pod.version) == (True, 6)

@@ -1,5 +1,6 @@
 """A pod of which nothing is heard while it starts is looked for: the watch that would tell may have gone silent."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from factories import CLUSTER_VIEW, NOW, PAYLOAD, a_pod, a_policy, a_runner, a_s
 from plans import outcome
 from played_cluster import PlayedCluster
 from played_context import a_context, a_register
+from polling import settled
 
 from codeexec_api import Phase, SessionPhase
 from codeexec_operator.adapters.executions import ExecutionWorker
@@ -93,3 +95,31 @@ async def test_a_pod_that_a_look_does_not_find_is_gone_only_if_it_was_seen(*, se
     worker.sandbox = replace(MADE, pod=a_pod(running=False) if seen else None)
     await worker.act_on_pod(ReadPod(), {}, reusable=False)
     assert (worker.sandbox.gone, worker.sandbox.heard_at == NOW) == (seen, seen)
+
+
+def a_raw_pod(version: int, **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "pod", "resourceVersion": str(version)}, "spec": {}, "status": status}
+
+
+async def test_a_look_that_is_answered_late_does_not_bring_back_a_pod_that_is_gone() -> None:
+    class Slow(PlayedCluster):
+        async def find_pod(self, *_: str) -> Any:
+            await deleted.wait()
+            return a_raw_pod(5, phase="Running")
+
+    deleted = asyncio.Event()
+    worker = ExecutionWorker(a_context(Slow(an_execution())), an_execution(), a_register(), lambda _: None)
+    worker.task.cancel()
+    worker.observe_pod(a_raw_pod(4), deleted=False)
+    looking = asyncio.create_task(worker.act_on_pod(ReadPod(), {}, reusable=False))
+    await settled()
+    worker.observe_pod(a_raw_pod(6, phase="Running"), deleted=True)
+    heard_at = worker.sandbox.heard_at
+    deleted.set()
+    await looking
+    assert worker.sandbox.pod
+    assert (worker.sandbox.gone, worker.sandbox.pod.version) == (True, 6)
+    assert worker.sandbox.over_at
+    assert worker.sandbox.heard_at
+    assert heard_at
+    assert worker.sandbox.heard_at > heard_at, "else it would be looked for again at once"

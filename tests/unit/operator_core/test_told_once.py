@@ -161,7 +161,7 @@ async def test_what_the_api_server_has_gone_back_to_is_believed(monkeypatch: pyt
     played.answers.set()
     controller = Controller(played.context())
     meta = played.execution.metadata
-    controller._departed.let_go(meta.uid, int(meta.resource_version) + 100)
+    controller._tombstones.let_go(meta.uid, int(meta.resource_version) + 100)
     owner = {"kind": "CodeExecution", "name": meta.name, "uid": meta.uid, "controller": True}
     labels = {EXECUTION_LABEL: meta.name}
     pod = {"metadata": {"name": "pod", "namespace": meta.namespace, "ownerReferences": [owner], "labels": labels}}

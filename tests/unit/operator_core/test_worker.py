@@ -34,6 +34,7 @@ class Idle(Worker):
 
     decided = 0
     ended = False
+    version = 0
 
     def _decide(self) -> Plan:
         self.decided += 1
