@@ -17,8 +17,6 @@ from codeexec_api.v1alpha1.execution import CodeExecution
 from codeexec_api.v1alpha1.sandbox import AuditAnchor
 from codeexec_api.v1alpha1.session import CodeSession
 
-_EARLIER: Final = "0.1."
-"""Versions of operators whose digest of the code did not count names of blocks."""
 _DYING: Final = timedelta(minutes=1)
 """Within that before its end a process may have told of what it could not write any more."""
 _SHOWN: Final = 80
@@ -222,7 +220,7 @@ class Records:
         if others:
             message = f"it tells {', '.join(others)}, which this version doesn't know; verify it with a newer codeexec"
             self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
-        if said != known and isinstance(record, CodeExecution) and str(known.get("operator")).startswith(_EARLIER):
+        if said != known and isinstance(record, CodeExecution):
             old = known.get("digest") == record.spec.earlier_code_digest
             said = {**said, "digest": known["digest"]} if old else said
         if said != known:
