@@ -2,23 +2,22 @@
 
 import os
 import signal
-import time
 from pathlib import Path
-from typing import Final
 
-_LOOK_EACH: Final = 0.005
-"""Seconds. A parent would be told, but a fork's parent is another process."""
+from cluster_tools import wait_for
 
 
 def stop(pid: int) -> None:
     """Return when the last of its threads stands still, which on a busy machine is some time after the signal.
 
+    Its parent would be told, but the parent of a fork is another process.
+
     Raises:
         FileNotFoundError: it has ended.
     """
     os.kill(pid, signal.SIGSTOP)
-    while not all(map(_stands_still, Path(f"/proc/{pid}/task").iterdir())):
-        time.sleep(_LOOK_EACH)
+    tasks = Path(f"/proc/{pid}/task")
+    wait_for(f"process {pid} to stand still", lambda: all(map(_stands_still, tasks.iterdir())))
 
 
 def _stands_still(thread: Path) -> bool:

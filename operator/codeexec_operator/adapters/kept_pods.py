@@ -8,7 +8,7 @@ from typing import Any
 
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.worker import now
-from codeexec_operator.core.observed_pod import is_outdated, parse_pod
+from codeexec_operator.core.observed_pod import Sandbox, seen_again
 from codeexec_operator.core.observed_pool import KeptPod, Member, Tenant
 
 logger = logging.getLogger(__name__)
@@ -65,19 +65,16 @@ class KeptPods:
     def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A pod was seen, changed or deleted."""
         name = raw["metadata"]["name"]
-        before = self._pods[name][0].sandbox.pod
-        pod = parse_pod(raw, before)
-        if deleted or not is_outdated(pod, before):
-            self._know(name, pod=pod, gone=deleted)
+        self._know(name, seen_again(self._pods[name][0].sandbox, raw, now(), deleted=deleted))
 
     def lose(self, name: str) -> None:
         """A pod is gone without a word."""
         if name in self._pods:
-            self._know(name, gone=True)
+            self._know(name, replace(self._pods[name][0].sandbox, gone=True))
 
-    def _know(self, name: str, **facts: Any) -> None:
+    def _know(self, name: str, sandbox: Sandbox) -> None:
         pod, *rest = self._pods[name]
-        self._pods[name] = (replace(pod, sandbox=replace(pod.sandbox, **facts)), *rest)  # type: ignore[assignment]
+        self._pods[name] = (replace(pod, sandbox=sandbox), *rest)  # type: ignore[assignment]
         self._changed()
 
     def pods(self) -> dict[str, int]:

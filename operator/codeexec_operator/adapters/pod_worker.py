@@ -13,7 +13,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, Worker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed_pod import Sandbox, is_outdated, parse_pod, placed_since
+from codeexec_operator.core.observed_pod import Sandbox, seen_again
 
 T = TypeVar("T")
 
@@ -59,17 +59,12 @@ class PodWorker(Worker):
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """The pod was seen, changed or deleted."""
-        box, pod = self.sandbox, parse_pod(raw, self.sandbox.pod)
+        box = seen_again(self.sandbox, raw, now(), deleted=deleted)
+        over = box.gone or bool(box.pod and box.pod.terminated)
+        over_at = (box.over_at or now()) if over else None
+        runs = (box.runs_since or now()) if box.pod and box.pod.running else None
+        self.sandbox = replace(box, over_at=over_at, heard_at=now(), runs_since=runs)
         self.wake()
-        if not deleted and is_outdated(pod, box.pod):
-            self.sandbox = replace(box, heard_at=now())
-            return
-        over_at = (box.over_at or now()) if deleted or pod.terminated else None
-        runs = (box.runs_since or now()) if pod.running else None
-        placed = placed_since(box, pod, now())
-        self.sandbox = replace(
-            box, pod=pod, gone=deleted, over_at=over_at, heard_at=now(), runs_since=runs, placed_at=placed
-        )
 
     def pods(self) -> dict[str, int]:
         """Its pod, if there was one and it is not known to be gone."""

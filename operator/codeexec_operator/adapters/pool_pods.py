@@ -13,7 +13,7 @@ from codeexec_api.names import POOL_LABEL
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, now
-from codeexec_operator.core.observed_pod import Sandbox, is_blocked, is_outdated, parse_pod, placed_since
+from codeexec_operator.core.observed_pod import Sandbox, is_blocked, parse_pod, seen_again
 from codeexec_operator.core.observed_pool import Member
 from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.payload import build_warm_up
@@ -100,11 +100,7 @@ class PoolPods:
     def observe(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """One of the pods was seen, changed or deleted."""
         member = self.members[raw["metadata"]["name"]]
-        pod = parse_pod(raw, member.sandbox.pod)
-        if not deleted and is_outdated(pod, member.sandbox.pod):
-            return
-        placed_at = placed_since(member.sandbox, pod, now())
-        sandbox = replace(member.sandbox, pod=pod, gone=deleted, requested=True, placed_at=placed_at)
+        sandbox = replace(seen_again(member.sandbox, raw, now(), deleted=deleted), requested=True)
         self.members[raw["metadata"]["name"]] = replace(member, sandbox=sandbox)
 
     def lose(self, name: str) -> None:

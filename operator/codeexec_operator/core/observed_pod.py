@@ -1,7 +1,7 @@
 """What was seen of a pod and of its runner, as small frozen values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -54,11 +54,6 @@ class PodView:
     """True if it is being deleted, is to be evicted, or its node is lost."""
     egress_targets: frozenset[Target] = frozenset()
     """What the runner was told to try."""
-
-
-def is_outdated(pod: PodView, before: PodView | None) -> bool:
-    """True if a later version was seen before this one: a read may be answered after a watch has told of a change."""
-    return before is not None and pod.version < before.version
 
 
 def parse_pod(raw: Mapping[str, Any], before: PodView | None = None) -> PodView:
@@ -196,6 +191,17 @@ class Sandbox:
 def placed_since(sandbox: Sandbox, pod: PodView, now: datetime) -> datetime | None:
     """The next `placed_at` of a sandbox whose pod was seen like this."""
     return sandbox.placed_at or (now if pod.node_name else None)
+
+
+def seen_again(sandbox: Sandbox, raw: Mapping[str, Any], now: datetime, *, deleted: bool) -> Sandbox:
+    """The sandbox whose pod was seen like this, changed or deleted.
+
+    A read may be answered after a watch has told of a later version. That version stays.
+    """
+    pod = parse_pod(raw, sandbox.pod)
+    if sandbox.pod and pod.version < sandbox.pod.version and not deleted:
+        return sandbox
+    return replace(sandbox, pod=pod, gone=deleted, placed_at=placed_since(sandbox, pod, now))
 
 
 def is_blocked(sandbox: Sandbox) -> bool:

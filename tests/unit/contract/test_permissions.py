@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import pytest
 from chart import rights
@@ -80,4 +79,4 @@ def test_what_the_jobs_may_do() -> None:
 
 def test_the_page_has_no_table_that_is_not_compared() -> None:
     assert len(re.findall(r"^\|-", PAGE, re.MULTILINE)) == 6
-    assert Path(ROOT / "docs" / "README.md").read_text().count("security/permissions.md") == 1
+    assert (ROOT / "docs" / "README.md").read_text().count("security/permissions.md") == 1
