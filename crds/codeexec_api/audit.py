@@ -28,6 +28,8 @@ FORMAT: Final = 1
 """Of the lines. Another one means that a reader of this one can't tell anything."""
 STATUS_FORM: Final = 1
 """Of `status_digest`: the fields of v1alpha1 by their names. Lines that name no form have this one."""
+DIGEST_FORM: Final = 2
+"""Of the digest of code: form 2 covers names. Lines that name no form have form 1, `earlier_code_digest`."""
 MEMBER: Final = "audit"
 """Member of a JSON log line that holds an audit line, and of a status that holds its anchor."""
 GENESIS: Final = "0" * 64
@@ -106,6 +108,7 @@ def of_a_write(
     return {
         "from": before.phase.value,
         "record": facts_of(after),
+        **({"digestForm": DIGEST_FORM} if isinstance(after, CodeExecution) else {}),
         **_digested(after),
     }
 

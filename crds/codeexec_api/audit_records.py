@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
-from codeexec_api.audit import STATUS_FORM, AuditEvent, facts_of, in_utc, known_facts, status_digest
+from codeexec_api.audit import DIGEST_FORM, STATUS_FORM, AuditEvent, Facts, facts_of, in_utc, known_facts, status_digest
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found, ReadLine
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
@@ -211,7 +211,7 @@ class Records:
         return last and max(line.moment for line in chain.values()) - told.moment > _DYING
 
     def _agrees(self, where: str, record: CodeExecution | CodeSession, status_sha256: str, line: ReadLine) -> bool:
-        said, found = facts_of(record), line.record
+        said, found = _facts_in_the_form_of(line, record), line.record
         if found.get("uid") != record.metadata.uid:
             message = f"it names the line at {line.where}, which is about {line.named} with another UID"
             self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
@@ -220,16 +220,12 @@ class Records:
         if others:
             message = f"it tells {', '.join(others)}, which this version doesn't know; verify it with a newer codeexec"
             self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
-        if said != known and isinstance(record, CodeExecution):
-            old = known.get("digest") == record.spec.earlier_code_digest
-            said = {**said, "digest": known["digest"]} if old else said
+        if self._is_of_another_form(line, "digestForm", DIGEST_FORM):
+            return False
         if said != known:
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{_differences(said, known)} (the line: {line.where})")
             return False
-        form = line.body.get("statusForm", STATUS_FORM)
-        if form != STATUS_FORM:
-            message = f"statusForm {form!r} is unknown (allowed: {STATUS_FORM}); verify it with a newer codeexec"
-            self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
+        if self._is_of_another_form(line, "statusForm", STATUS_FORM):
             return False
         if not status_sha256 or status_sha256 != line.body.get("statusSHA256"):
             message = "its status was changed in fields that lines don't hold, such as output or messages"
@@ -245,9 +241,25 @@ class Records:
             self._found.say(FindingKind.RECORD_OUTDATED, where, message)
         return not later
 
+    def _is_of_another_form(self, line: ReadLine, name: str, known: int) -> bool:
+        """True if the line has a digest in a form that this version can't compute, which is said."""
+        form = line.body.get(name, known)
+        if form != known:
+            message = f"{name} {form!r} is unknown (allowed: {known}); verify it with a newer codeexec"
+            self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
+        return bool(form != known)
+
     def _order(self, line: ReadLine) -> tuple[int, int]:
         """By which lines of all chains follow each other: clocks may be set back."""
         return (self._ages[line.body["chain"]], line.body["sequence"])
+
+
+def _facts_in_the_form_of(line: ReadLine, record: CodeExecution | CodeSession) -> Facts:
+    """What lines tell of a record, with the digest of code that the line's operator computed."""
+    facts = facts_of(record)
+    if isinstance(record, CodeExecution) and "digestForm" not in line.body:
+        facts["digest"] = record.spec.earlier_code_digest
+    return facts
 
 
 def _refused(chain: Chain) -> dict[int, str]:

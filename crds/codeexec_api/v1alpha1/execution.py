@@ -302,7 +302,7 @@ class CodeExecutionSpec(Model):
 
     @property
     def earlier_code_digest(self) -> str:
-        """What records of codeexec 0.1 have as `code_digest`: a block and a file could count as the same."""
+        """Form 1 of `code_digest`, for records of codeexec 0.1: a block and a file could count as the same."""
         parts = [(block.language, block.sha256) for block in self.blocks]
         return code_digest(parts + [(file.path, file.sha256) for file in self.files or ()])
 
