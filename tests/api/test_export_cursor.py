@@ -38,6 +38,9 @@ ATTEMPTS: dict[str, Callable[[Kube, str], Refusal | None]] = {
     "apply": lambda user, name: user.try_apply(a_cursor(name), dry_run=True),
     "replace": lambda user, name: user.try_replace(a_cursor(name), dry_run=True),
     "delete": lambda user, name: user.try_delete("configmap", name, SANDBOX, dry_run=True),
+    "delete as a collection": lambda user, name: user.try_delete_collection(
+        "configmap", SANDBOX, fields=f"metadata.name={name}", dry_run=True
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster_tools import SANDBOX, Admin, Object, a_name, a_session, an_execution
-from largest import LARGEST_REQUEST, managed, the_largest_request
+from largest import LARGEST_REQUEST, managed, the_largest_output, the_largest_request
 from stored_records import copy_record
 
 BLOCK = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1}
@@ -99,10 +99,51 @@ def test_a_change_of_metadata_is_refused(admin, agent, make, kind, change):
 
 @pytest.mark.parametrize("kind", FLAGS)
 def test_the_one_write_brings_no_padding(agent, make, kind):
-    padded = {"metadata": managed({"f:spec": {"f:" + "x" * 20_000: {}}}), "spec": {FLAGS[kind]: True}}
+    padded = {"metadata": managed({"f:spec": {"f:" + "x" * 30_000: {}}}), "spec": {FLAGS[kind]: True}}
     name = make(kind)
     assert "metadata.managedFields must have at most 16384 bytes" in _refusal(agent, kind, name, padded)
     assert _refusal(agent, kind, name, {"spec": {FLAGS[kind]: True}}) == "", "control"
+
+
+def the_most_padding(user: Admin, thing: Object) -> Object:
+    """The object with as much padding as is accepted, which dry runs tell."""
+
+    def padded(size: int) -> Object:
+        return thing | {"metadata": thing["metadata"] | managed({"f:metadata": {"f:labels": {"f:" + "x" * size: {}}}})}
+
+    accepted, refused = 0, 65_536
+    while refused - accepted > 1:
+        middle = (accepted + refused) // 2
+        if user.try_create(padded(middle), dry_run=True) is None:
+            accepted = middle
+        else:
+            refused = middle
+    assert accepted > 4096, f"control: there is padding; without it: {user.try_create(thing, dry_run=True)}"
+    return padded(accepted)
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_padding_leaves_room_for_the_write_that_stops_a_record(admin, agent, approver, kind):
+    """Without that, nobody could stop what an agent has started before its time is over."""
+    record = agent.create(the_most_padding(agent, _record(kind, requestedBy=agent.me)))
+    name = record["metadata"]["name"]
+    assert len(json.dumps(record["metadata"]["managedFields"])) > 4096, "control: the API server keeps the padding"
+    status = the_largest_output() if kind == "codeexecution" else {}
+    admin.patch(kind, name, {"status": {"phase": "Running" if status else "Ready", **status}}, subresource="status")
+    assert _refusal(approver, kind, name, {"spec": {FLAGS[kind]: True}}) == ""
+    assert admin.get(kind, name)["spec"][FLAGS[kind]] is True
+
+
+def test_padding_leaves_room_for_the_write_that_revokes_a_decision(admin, agent, approver):
+    execution = admin.create(_record("codeexecution"))
+    ref = {"name": execution["metadata"]["name"], "uid": execution["metadata"]["uid"], "requestedBy": agent.me}
+    meta = {"name": a_name("decision"), "namespace": SANDBOX, "labels": {"codeexec.dev/execution": ref["name"]}}
+    spec = {"executionRef": ref, "decision": "Deny", "approver": approver.me}
+    decision = KIND | {"kind": "ExecutionApproval", "metadata": meta, "spec": spec}
+    approver.create(the_most_padding(approver, decision))
+    revoke = {"spec": {"revoked": True, "revokedBy": admin.me}}
+    assert _refusal(admin, "executionapproval", meta["name"], revoke) == ""
+    assert admin.get("executionapproval", meta["name"])["spec"]["revoked"] is True
 
 
 def test_nothing_is_stored_when_what_is_so_already_is_asked_for(admin, agent, make):

@@ -64,6 +64,9 @@ def attempts(key: tuple[str, str, str], name: str) -> dict[str, Callable[[Kube],
             user.try_patch(kind, name, {"metadata": {"ownerReferences": [KEPT]}}, namespace, dry_run=True)
         ),
         "delete": lambda user: said(user.try_delete(kind, name, namespace, dry_run=True)),
+        "delete as a collection": lambda user: said(
+            user.try_delete_collection(kind, namespace, fields=f"metadata.name={name}", dry_run=True)
+        ),
     }
 
 

@@ -213,6 +213,11 @@ class Kube:
         if wait:
             self.wait_until_gone(kind, name, namespace=namespace)
 
+    def delete_collection(self, kind: str, namespace: str = SANDBOX, *, fields: str, dry_run: bool = False) -> None:
+        """What this selects. The API server asks admission about each object, without its name."""
+        options = {"dryRun": ["All"]} if dry_run else {}
+        self.connection.request("DELETE", self.resource(kind).path(namespace), options, fieldSelector=fields)
+
     def wait_until_gone(self, kind: str, name: str, seconds: float = 100, namespace: str = SANDBOX) -> None:
         """Until there is no object of this name."""
         wait = Wait(f"{kind} {name} to go", seconds)
@@ -244,6 +249,9 @@ class Kube:
     def try_delete(self, *arguments: Any, **how: Any) -> Refusal | None:
         """That there is no such object is a refusal, too."""
         return _refusal(self.delete, *arguments, **{"missing_ok": False, **how})
+
+    def try_delete_collection(self, *arguments: Any, **how: Any) -> Refusal | None:
+        return _refusal(self.delete_collection, *arguments, **how)
 
     def try_connect(
         self, pod: str, how: str, namespace: str = SANDBOX, *, kind: str = "pod", method: str = "GET"

@@ -85,7 +85,7 @@ spec:
             app.kubernetes.io/component: {{ $component }}
         spec:
           restartPolicy: Never
-          serviceAccountName: {{ $name }}
+          serviceAccountName: {{ $name | quote }}
           automountServiceAccountToken: true
           enableServiceLinks: false
           {{- with $root.Values.operator.imagePullSecrets }}
@@ -95,29 +95,29 @@ spec:
           securityContext:
             {{- include "codeexec.podSecurityContext" $root | nindent 12 }}
           containers:
-            - name: {{ trimSuffix "s" $component }}
+            - name: {{ trimSuffix "s" $component | quote }}
               image: {{ include "codeexec.operatorImage" $root | quote }}
               imagePullPolicy: {{ $root.Values.image.pullPolicy }}
               command: [python3, -m, executor_client, audit, {{ trimSuffix "s" $component }}]
               args:
                 - --operator-namespace
-                - {{ $root.Release.Namespace }}
+                - {{ $root.Release.Namespace | quote }}
                 {{- range $arguments }}
-                - {{ . }}
+                - {{ . | quote }}
                 {{- end }}
                 - --to
                 - {{ .destination | default (printf "file://%s" $folder) | quote }}
               {{- with .environment }}
               env:
                 {{- range $variable, $value := . }}
-                - name: {{ $variable }}
+                - name: {{ $variable | quote }}
                   value: {{ $value | quote }}
                 {{- end }}
               {{- end }}
               {{- with .environmentSecret }}
               envFrom:
                 - secretRef:
-                    name: {{ . }}
+                    name: {{ . | quote }}
               {{- end }}
               securityContext:
                 {{- include "codeexec.containerSecurityContext" $root | nindent 16 }}
@@ -136,7 +136,7 @@ spec:
                   readOnly: true
                 {{- end }}
                 {{- if .claimName }}
-                - name: {{ $component }}
+                - name: {{ $component | quote }}
                   mountPath: {{ $folder }}
                 {{- end }}
                 - name: tmp
@@ -145,16 +145,16 @@ spec:
             {{- with .signingKeySecret }}
             - name: signing-key
               secret:
-                secretName: {{ .name }}
+                secretName: {{ .name | quote }}
                 defaultMode: 0440
                 items:
                   - key: {{ .key }}
                     path: signing.key
             {{- end }}
             {{- if .claimName }}
-            - name: {{ $component }}
+            - name: {{ $component | quote }}
               persistentVolumeClaim:
-                claimName: {{ .claimName }}
+                claimName: {{ .claimName | quote }}
             {{- end }}
             - name: tmp
               emptyDir:

@@ -32,8 +32,8 @@
 
 {{- define "codeexec.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/name: {{ include "codeexec.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "codeexec.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: codeexec
@@ -41,16 +41,16 @@ app.kubernetes.io/part-of: codeexec
 
 {{/* Name, namespace if there is one, and labels of an object. Arguments: the root context, the name, the namespace. */}}
 {{- define "codeexec.metadata" -}}
-name: {{ index . 1 }}
+name: {{ index . 1 | quote }}
 {{- if gt (len .) 2 }}
-namespace: {{ index . 2 }}
+namespace: {{ index . 2 | quote }}
 {{- end }}
 labels:
   {{- include "codeexec.labels" (index . 0) | nindent 2 }}
 {{- end }}
 
-{{/* Binds a Role to the ServiceAccount of the release namespace that has its name. Arguments: the root context, the name,
-the namespace of the Role. */}}
+{{/* Binds a Role to the ServiceAccount of the release namespace that has its name, or another one. Arguments: the root
+context, the name, the namespace of the Role, and the other account's name. */}}
 {{- define "codeexec.roleBinding" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -59,16 +59,16 @@ metadata:
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
-  name: {{ index . 1 }}
+  name: {{ index . 1 | quote }}
 subjects:
   - kind: ServiceAccount
-    name: {{ index . 1 }}
-    namespace: {{ (index . 0).Release.Namespace }}
+    name: {{ (gt (len .) 3 | ternary (last .) (index . 1)) | quote }}
+    namespace: {{ (index . 0).Release.Namespace | quote }}
 {{- end }}
 
 {{- define "codeexec.operatorSelector" -}}
-app.kubernetes.io/name: {{ include "codeexec.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "codeexec.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
@@ -101,8 +101,8 @@ matchExpressions:
 {{- define "codeexec.auditJobSelector" -}}
 {{- $component := index . 1 -}}
 {{- with index . 0 -}}
-app.kubernetes.io/name: {{ include "codeexec.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "codeexec.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: {{ $component }}
 {{- end }}
 {{- end }}
@@ -266,7 +266,7 @@ a RuntimeClass has: a virtual machine comes before gVisor. The operator knows th
 - kind: {{ .kind }}
   name: {{ .name | quote }}
   {{- if eq .kind "ServiceAccount" }}
-  namespace: {{ .namespace }}
+  namespace: {{ .namespace | quote }}
   {{- else }}
   apiGroup: rbac.authorization.k8s.io
   {{- end }}
@@ -286,7 +286,7 @@ a RuntimeClass has: a virtual machine comes before gVisor. The operator knows th
 {{- range . }}
 - namespaceSelector:
     matchLabels:
-      kubernetes.io/metadata.name: {{ . }}
+      kubernetes.io/metadata.name: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -344,14 +344,38 @@ dyn(object).metadata.?managedFields.orValue([]).map(entry,
 
 {{/*
 Rest of the spec of an admission policy for objects whose data has one writer. Helm creates, labels and deletes these
-objects, and an administrator may empty them. Arguments: the policy's name, the writer's user name, the writer's name for
-messages, and the two reasons.
+objects, and an administrator may empty them. Arguments: the policy's name, the names of the objects by resource, the
+writer's user name, the writer's name for messages, and the two reasons.
+
+Deletions are matched by a condition, because `resourceNames` does not match the deletion of a collection. Other writes
+are matched by `resourceNames`: with a condition, the API server would convert each ConfigMap and Secret to check it.
 */}}
 {{- define "codeexec.oneWriter" -}}
+{{- $names := index . 1 -}}
+matchConstraints:
+  resourceRules:
+    {{- range $resource, $name := $names }}
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [CREATE, UPDATE]
+      resources: [{{ $resource }}]
+      resourceNames: [{{ $name }}]
+    {{- end }}
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [DELETE]
+      resources: {{ keys $names | sortAlpha | toJson }}
 matchConditions:
   - name: not-by-the-writer
-    expression: request.userInfo.username != '{{ index . 1 }}'
+    expression: request.userInfo.username != '{{ index . 2 }}'
+  - name: one-of-these
+    expression: >-
+      (object == null ? oldObject : object).metadata.?name.orValue('')
+      == {{ $names | toJson | replace "\"" "'" }}[request.resource.resource]
 variables:
+  - name: what
+    expression: >-
+      request.resource.resource + ' ' + (object == null ? oldObject : object).metadata.name
   # `stringData` never arrives here: the API server has moved it to `data`.
   - name: before
     expression: >-
@@ -367,11 +391,11 @@ validations:
       authorizer.group('admissionregistration.k8s.io').resource('validatingadmissionpolicybindings')
         .name('{{ index . 0 }}').check('delete').allowed()
     messageExpression: >-
-      request.resource.resource + ' ' + request.name + ' must be changed by {{ index . 2 }} only, and you are '
-      + request.userInfo.username + ': {{ index . 3 }}'
+      variables.what + ' must be changed by {{ index . 3 }} only, and you are '
+      + request.userInfo.username + ': {{ index . 4 }}'
   - expression: >-
       variables.content == variables.before || variables.content.all(one, one.size() == 0)
     messageExpression: >-
-      'data of ' + request.resource.resource + ' ' + request.name + ' must be written by {{ index . 2 }} only, or be '
-      + 'emptied by an administrator: {{ index . 4 }}'
+      'data of ' + variables.what + ' must be written by {{ index . 3 }} only, or be emptied by an administrator: '
+      + '{{ index . 5 }}'
 {{- end }}

@@ -17,6 +17,7 @@ DEFAULT_VALUES = CHART / "ci" / "default-values.yaml"
 
 # A helm that was built without its release flags takes the cluster for an ancient one.
 KUBE_VERSION = "1.34.0"
+SYSTEM = "codeexec-system"
 
 
 @functools.cache
@@ -45,23 +46,24 @@ def run(*command: str | Path, stdin: str | None = None) -> subprocess.CompletedP
 
 @functools.cache  # the same chart and values give the same, and many tests look at the defaults
 def template(
-    *arguments: str, values: Path | None = DEFAULT_VALUES, namespace: str = "codeexec-system"
+    *arguments: str, values: Path | None = DEFAULT_VALUES, namespace: str = SYSTEM
 ) -> subprocess.CompletedProcess[str]:
     files = ["--values", str(values)] if values else []
     command = [tool("helm"), "template", "codeexec", str(CHART), "--namespace", namespace]
     return run(*command, "--kube-version", KUBE_VERSION, *files, *arguments)
 
 
-def manifest(*arguments: str, values: Path | None = DEFAULT_VALUES) -> str:
+def manifest(*arguments: str, values: Path | None = DEFAULT_VALUES, namespace: str = SYSTEM) -> str:
     """What `helm install` would send to the cluster, as text."""
-    done = template(*arguments, values=values)
+    done = template(*arguments, values=values, namespace=namespace)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def render(*arguments: str, values: Path | None = DEFAULT_VALUES) -> list[dict[str, Any]]:
+def render(*arguments: str, values: Path | None = DEFAULT_VALUES, namespace: str = SYSTEM) -> list[dict[str, Any]]:
     """What `helm install` would send to the cluster, as objects."""
-    return [one for one in yaml.load_all(manifest(*arguments, values=values), Loader=yaml.CSafeLoader) if one]
+    text = manifest(*arguments, values=values, namespace=namespace)
+    return [one for one in yaml.load_all(text, Loader=yaml.CSafeLoader) if one]
 
 
 def pick(objects: Sequence[dict[str, Any]], kind: str, name: str, *, namespace: str | None = None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The chart renders to valid objects over every file in `ci/`."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -62,9 +63,34 @@ def test_kubeconform_refuses_an_unknown_field(field: str, typo: str) -> None:
 
 
 @every_values_file
-def test_no_object_is_rendered_twice(values: Path) -> None:
-    keys = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in render(values=values)]
+@pytest.mark.parametrize(("release", "sandbox"), [("default", "sandbox-x"), ("codeexec-system", "default")])
+def test_no_object_is_rendered_twice(values: Path, release: str, sandbox: str) -> None:
+    """Also if the namespace `default`, where the API server's addresses are read, is the release's or a sandbox."""
+    objects = render("--set", f"sandbox.namespaces={{{sandbox}}}", values=values, namespace=release)
+    keys = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
     assert len(keys) == len(set(keys))
+
+
+@every_values_file
+def test_names_stay_texts_that_yaml_reads_as_numbers_or_nothing(values: Path) -> None:
+    odd = ["123", "no", "null", "1e3"]
+    account = {"kind": "ServiceAccount", "name": "404", "namespace": "null"}
+    settings = {"sandbox.namespaces": odd, "nameOverride": "123", "agents.subjects": [account]}
+    changed = [f"{name}={json.dumps(value)}" for name, value in settings.items()]
+    arguments = [part for one in changed for part in ("--set-json", one)]
+    done = _kubeconform("-summary", stdin=manifest(*arguments, values=values))
+    assert done.returncode == 0, done.stdout + done.stderr
+    objects = render(*arguments, values=values)
+    assert set(odd) <= {one["metadata"].get("namespace", "") for one in objects}, "null would be no namespace"
+    bindings = [one for one in objects if one["kind"] == "RoleBinding" and one["metadata"]["namespace"] == "no"]
+    assert account in [subject for one in bindings for subject in one["subjects"]]
+
+
+def test_no_service_has_a_name_that_is_too_long() -> None:
+    objects = render("--set", f"fullnameOverride={'x' * 53},metrics.enabled=true")
+    names = [one["metadata"]["name"] for one in objects if one["kind"] == "Service"]
+    assert len(names) == 2
+    assert max(map(len, names)) <= 63
 
 
 @every_values_file

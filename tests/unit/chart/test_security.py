@@ -75,14 +75,14 @@ def test_the_operator_has_these_rights_and_no_other() -> None:
     assert bound == {
         ("codeexec-sandbox", "Role", "codeexec-operator"),
         (SYSTEM, "Role", "codeexec-operator"),
-        ("default", "Role", "codeexec-operator"),
+        ("default", "Role", "codeexec-operator-api-addresses"),
         (None, "ClusterRole", "codeexec-operator"),
     }
     in_sandboxes = pick(objects, "Role", "codeexec-operator", namespace="codeexec-sandbox")
     at_home = pick(objects, "Role", "codeexec-operator", namespace=SYSTEM)
     assert _both(in_sandboxes) == (OPERATOR, OPERATOR_BY_NAME)
     assert _both(at_home) == (OPERATOR_AT_HOME, OPERATOR_AT_HOME_BY_NAME)
-    in_default = pick(objects, "Role", "codeexec-operator", namespace="default")
+    in_default = pick(objects, "Role", "codeexec-operator-api-addresses", namespace="default")
     assert _both(in_default) == (OPERATOR_IN_DEFAULT, {})
     assert _rights(pick(objects, "ClusterRole", "codeexec-operator")) == OPERATOR_EVERYWHERE
 
@@ -337,6 +337,19 @@ def test_what_the_operator_takes_over_while_it_runs_does_not_restart_it(change: 
 
     assert template() == template("--set", change)
     assert template() != template("--set", "operator.logLevel=DEBUG")
+
+
+@pytest.mark.parametrize("values", CI_VALUES, ids=lambda path: path.stem)
+def test_no_policy_selects_what_is_deleted_by_name(values: Path) -> None:
+    """`deletecollection` reaches admission without a name, and a policy with `resourceNames` does not match it."""
+    rules = [
+        rule
+        for one in render(values=values)
+        if one["kind"] == "ValidatingAdmissionPolicy"
+        for rule in one["spec"]["matchConstraints"]["resourceRules"]
+    ]
+    assert any("DELETE" in rule["operations"] for rule in rules)
+    assert [rule for rule in rules if "DELETE" in rule["operations"] and "resourceNames" in rule] == []
 
 
 def test_each_admission_policy_fails_closed_holds_in_the_sandboxes_and_outlives_the_release() -> None:
