@@ -67,7 +67,8 @@ children = {}
 for case, (language, code) in CASES.items():
     command = [{"python": "python3", "sh": "sh"}[language], "-c", code]
     environment = os.environ | {"CODEEXEC_CASE": case}
-    children[case] = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+    no = subprocess.DEVNULL  # what goes on must not hold the streams of this program, or kubectl would wait for it
+    children[case] = subprocess.Popen(command, env=environment, stdin=no, stdout=subprocess.PIPE, stderr=no)
 for child in children.values():
     assert child.stdout.read(7) == b"partial"
     child.terminate()
@@ -78,19 +79,19 @@ for _ in range(100):  # a process that forks and ends between two readings of /p
     if all(found.values()):
         break
 print(json.dumps(found))
-while left := [pid for case in CASES for pid in living(case)]:
-    for pid in left:
-        try:
-            os.kill(pid, 9)
-        except ProcessLookupError:
-            continue
 """
 
 
 @pytest.fixture(scope="module")
-def left_in_the_control(unprotected_pod):
-    """How many processes of each case live on where only the child is ended."""
-    return json.loads(unprotected_pod(f"CASES = {STUBBORN!r}\n{KILL_THE_CHILD}"))
+def left_in_the_control(admin, make_control_pod):
+    """How many processes of each case live on where only the child is ended.
+
+    They go with their pod: whoever kills them one by one may never catch the one that forks.
+    """
+    pod = make_control_pod("stubborn", {"command": ["sleep", "infinity"], "securityContext": {"runAsUser": 0}})
+    found = json.loads(pod(f"CASES = {STUBBORN!r}\n{KILL_THE_CHILD}"))
+    admin.delete("pod", pod.name, pod.namespace, gracePeriodSeconds=0)
+    return found
 
 
 @pytest.fixture
