@@ -5,7 +5,7 @@ Needs pydantic only, `codeexec_api.sealing` cryptography, and `codeexec_api.stor
 """
 
 from codeexec_api.approval import Ruling, judge
-from codeexec_api.conditions import ConditionType, condition, find_condition, set_condition
+from codeexec_api.conditions import ConditionType, condition, find_condition, set_condition, true_condition
 from codeexec_api.phases import Event, IllegalTransition, Phase, Reason, SessionPhase, advance, advance_session
 from codeexec_api.policy import Decision, Verdict, Violation, evaluate
 from codeexec_api.v1alpha1.access import ClaimSource, ConfigMapSource, EgressRule, Mount, MountSource, Permit, Selector
@@ -131,4 +131,5 @@ __all__ = [
     "judge",
     "manifest",
     "set_condition",
+    "true_condition",
 ]

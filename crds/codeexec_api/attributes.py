@@ -1,7 +1,6 @@
 """What spans say of an execution, the client's and the operator's alike. Digests, sizes, limits, outcomes; no code.
 
-Names: `k8s.*`, `process.exit.code` and `error.type` are OpenTelemetry semantic conventions; for the rest there is none
-yet, so they start with `codeexec.`.
+Names without the prefix `codeexec.` are OpenTelemetry semantic conventions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ def request_attributes(namespace: str | None, name: str, spec: CodeExecutionSpec
         "codeexec.code.size_bytes": sum(block.size_bytes for block in spec.blocks),
         "codeexec.block.sizes_bytes": [block.size_bytes for block in spec.blocks],
         "codeexec.block.languages": [block.language for block in spec.blocks],
+        "gen_ai.agent.name": spec.source.agent,
         "codeexec.source.agent": spec.source.agent,
         "codeexec.source.executor": spec.source.executor,
         "codeexec.timeout_seconds": spec.timeout_seconds,

@@ -9,7 +9,6 @@ blanks, UTF-8 without escapes beyond those that JSON needs. There are strings, i
 true; no null and no fractions. A line holds no code, no output, no name of a file and no text that could quote one.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
+from codeexec_api.digests import sha256_hex
 from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
 from codeexec_api.v1alpha1.execution import CodeExecution
 from codeexec_api.v1alpha1.execution_status import CodeExecutionStatus
@@ -232,7 +232,7 @@ def _listed(things: Sequence[object] | None) -> list[str]:
     texts = list(map(str, things or ()))
     if sum(map(len, texts)) <= _LISTED_CHARACTERS:
         return texts
-    return [f"{len(texts)}, sha256 {hashlib.sha256(canonical(texts)).hexdigest()}"]
+    return [f"{len(texts)}, sha256 {sha256_hex(canonical(texts))}"]
 
 
 def _of_session(record: CodeSession) -> Facts:
@@ -302,7 +302,7 @@ def digest(body: Mapping[str, Any]) -> str:
     Raises:
         ValueError: it has no canonical form.
     """
-    return hashlib.sha256(canonical({name: value for name, value in body.items() if name != "hash"})).hexdigest()
+    return sha256_hex(canonical({name: value for name, value in body.items() if name != "hash"}))
 
 
 def status_digest(status: Mapping[str, Any]) -> str:
@@ -314,7 +314,7 @@ def status_digest(status: Mapping[str, Any]) -> str:
         ValueError: it has no canonical form.
     """
     told = {name: value for name, value in status.items() if name != MEMBER}
-    return hashlib.sha256(canonical(_without_nothing(told))).hexdigest()
+    return sha256_hex(canonical(_without_nothing(told)))
 
 
 def _without_nothing(value: Any) -> Any:

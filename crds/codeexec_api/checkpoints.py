@@ -6,7 +6,6 @@ later hashes, and can't change what was signed. Checkpoints of one signer are nu
 one before it.
 """
 
-import hashlib
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple, Self, TypeAlias
 
 from codeexec_api.audit import GENESIS, in_utc, is_in_utc
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found
+from codeexec_api.digests import sha256_hex
 from codeexec_api.signed_note import VerifyingKey
 
 _FORMAT: Final = "codeexec audit checkpoint 1"
@@ -111,9 +111,7 @@ def following(last: tuple[Checkpoint, bytes] | None, origin: str, heads: Iterabl
     before, file = last
     shown = {head.namespace for head in seen}
     kept = [head for head in before.heads if head.namespace not in shown]
-    return Checkpoint(
-        origin, before.number + 1, in_utc(now), hashlib.sha256(file).hexdigest(), tuple(sorted([*seen, *kept]))
-    )
+    return Checkpoint(origin, before.number + 1, in_utc(now), sha256_hex(file), tuple(sorted([*seen, *kept])))
 
 
 # --- the checkpoints alone ---
@@ -154,7 +152,7 @@ def _read(name: str, witness: Witness) -> Checkpoint:
 
 
 def _check_order(one: Checkpoint, other: Checkpoint, file: bytes, found: Found) -> None:
-    if other.previous != hashlib.sha256(file).hexdigest():
+    if other.previous != sha256_hex(file):
         found.say(FindingKind.CHECKPOINT_INVALID, other.file, f"it does not follow {one.file}")
     heads = {head.chain: head for head in one.heads}
     for head in other.heads:

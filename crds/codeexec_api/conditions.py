@@ -46,6 +46,11 @@ def find_condition(conditions: Iterable[Condition], kind: ConditionType) -> Cond
     return next((one for one in conditions if one.type == kind.value), None)
 
 
+def true_condition(conditions: Iterable[Condition], kind: ConditionType) -> Condition | None:
+    """The condition of this type, if its status is True."""
+    return next((one for one in conditions if (one.type, one.status) == (kind.value, "True")), None)
+
+
 def set_condition(conditions: Sequence[Condition], new: Condition) -> tuple[Condition, ...]:
     """The conditions with `new` in the place of its type.
 

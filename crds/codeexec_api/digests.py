@@ -1,4 +1,4 @@
-"""SHA-256 digests of code: one way to compute each, for the client, the operator and auditors."""
+"""SHA-256 digests, and the digest of an execution's code, for the client, the operator and auditors."""
 
 import hashlib
 import re

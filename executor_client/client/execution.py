@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Final, TypeAlias
 
-from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
+from codeexec_api import CodeExecution, ConditionType, Phase, true_condition
 from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, MAX_STORED_PARTS
 from executor_client.client.approvals import ApprovalWait, Patience
 from executor_client.client.live_output import LiveOutput
@@ -346,8 +346,7 @@ def _is_queued(execution: CodeExecution) -> bool:
     """True if it may stay as it is for as long as it takes."""
     if execution.status.phase is Phase.AWAITING_APPROVAL:
         return True
-    queued = find_condition(execution.status.conditions, ConditionType.QUEUED)
-    return queued is not None and queued.status == "True"
+    return true_condition(execution.status.conditions, ConditionType.QUEUED) is not None
 
 
 async def read_contents(transport: ClusterTransport, execution: CodeExecution) -> Contents:

@@ -6,7 +6,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from codeexec_api import CodeExecution, CodeSession, ConditionType, Phase, Reason, SessionPhase, find_condition
+from codeexec_api import CodeExecution, CodeSession, ConditionType, Phase, Reason, SessionPhase, true_condition
 from executor_client.exceptions import CodeExecError
 from executor_client.runtime.asyncio_tasks import in_worker, reminded
 from executor_client.transport.protocol import ClusterTransport
@@ -117,8 +117,7 @@ def notice_of(record: CodeExecution | CodeSession) -> WaitNotice | None:
     if status.phase not in (Phase.STARTING, SessionPhase.STARTING):
         return None
     for kind in (ConditionType.DELAYED, ConditionType.QUEUED):
-        found = find_condition(status.conditions, kind)
-        if found and found.status == "True":
+        if found := true_condition(status.conditions, kind):
             return _notice(record, found.reason, found.message)
     return None
 

@@ -9,7 +9,8 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from cluster_tools import SANDBOX, image
-from locked import canonical, locked
+from locked import locked
+from packaging.utils import canonicalize_name
 
 from executor_client import KubernetesCodeExecutor
 
@@ -68,7 +69,9 @@ def shared(agent_kubeconfig: str) -> Iterator[KubernetesCodeExecutor]:
 
 async def test_code_finds_the_distributions_that_are_locked_and_no_others(shared):
     listed = json.loads((await run(shared, LIST_PACKAGES)).stdout)
-    found = {(canonical(name), version) for name, version in listed if canonical(name) not in OF_THE_BASE}
+    found = {
+        (canonicalize_name(name), version) for name, version in listed if canonicalize_name(name) not in OF_THE_BASE
+    }
     assert found == locked("sandbox")
     assert "numpy" in {name for name, _ in found}
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from locked import canonical
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from .conftest import ROOT, Environment, Wheel
@@ -60,9 +60,9 @@ def test_what_is_installed_works(
     environment.install("--resolution", resolution, *files, *(f"{one.name}{one.specifier}" for one in needed))
     if resolution == "lowest-direct":
         installed = {
-            canonical(name): Version(version) for name, version in json.loads(environment.run("-c", INSTALLED))
+            canonicalize_name(name): Version(version) for name, version in json.loads(environment.run("-c", INSTALLED))
         }
-        limits = {canonical(one.name): oldest(one) for one in needed}
+        limits = {canonicalize_name(one.name): oldest(one) for one in needed}
         assert limits.items() <= installed.items(), "a lower limit that nobody can install says nothing"
     environment.run(PROGRAMS / f"{program}.py", ROOT / "tests" / "support")
 

@@ -5,11 +5,6 @@ import re
 from cluster_tools import ROOT
 
 
-def canonical(name: str) -> str:
-    """The one spelling of a Python distribution's name that stands for all."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def locked(name: str) -> set[tuple[str, str]]:
     """Names and versions in requirements/NAME.txt."""
     text = (ROOT / "requirements" / f"{name}.txt").read_text()

@@ -29,6 +29,8 @@ from codeexec_operator.core.observed_pod import Fault
 
 NETWORK_ERRORS: Final = (aiohttp.ClientError, OSError, TimeoutError)
 """What is raised if no answer of the API server came, or only a part of an answer."""
+REQUEST_ERRORS: Final = (ApiException, *NETWORK_ERRORS)
+"""What a request may raise that another try may heal."""
 ANSWER_SECONDS: Final = 15
 """How long the whole answer to a request may take, with the wait for a turn."""
 CONNECT_SECONDS: Final = 5

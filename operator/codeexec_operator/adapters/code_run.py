@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from codeexec_api import ExecutionPolicySpec
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.output_room import Share
 from codeexec_operator.adapters.outputs import StoreFailure
 from codeexec_operator.adapters.pod_worker import PodWorker
-from codeexec_operator.adapters.retries import REQUEST_ERRORS
 from codeexec_operator.adapters.worker import OUTAGE_SECONDS, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.observed import FrameStream, Observed

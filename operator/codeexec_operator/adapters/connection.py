@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_operator.adapters.api_server import NETWORK_ERRORS as NETWORK_ERRORS
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS, REQUEST_ERRORS
 from codeexec_operator.adapters.cluster import Cluster, RunnerLink
 from codeexec_operator.adapters.output_room import FREE_BYTES, Share
 from codeexec_operator.core.frames import Frames, Lines
@@ -215,7 +215,7 @@ class Connection:
                         latest.job.share.settle(lines.pending)
                     if self.view.problem:
                         break
-        except (ApiException, *NETWORK_ERRORS) as error:
+        except REQUEST_ERRORS as error:
             logger.warning("%s: the connection to the pod failed (%s)", self._pod, type(error).__name__)
             since = self.view.refused_since or datetime.now(UTC)
             self.view = replace(self.view, refused_since=since if _is_of_pod(error) else None)

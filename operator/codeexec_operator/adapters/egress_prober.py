@@ -22,7 +22,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
-from codeexec_operator.adapters.api_server import FOR_GOOD, NETWORK_ERRORS
+from codeexec_operator.adapters.api_server import FOR_GOOD, REQUEST_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.supervision import explain
 from codeexec_operator.core.cluster_view import ClusterView, kubelet_targets
@@ -134,7 +134,7 @@ class EgressProber:
         try:
             async with asyncio.timeout(TARGETS_SECONDS):
                 await look()
-        except (ApiException, *NETWORK_ERRORS) as error:
+        except REQUEST_ERRORS as error:
             if needed and not (isinstance(error, ApiException) and error.status in FOR_GOOD):
                 raise
             logger.warning("%s could not be listed: %s", what, explain(error))

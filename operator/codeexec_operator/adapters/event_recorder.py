@@ -7,11 +7,9 @@ import time
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kubernetes.aio.client.exceptions import ApiException
-
 from codeexec_api import CodeExecution, CodeSession
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.metrics import EVENTS_DROPPED, EVENTS_FAILED, EVENTS_POSTED, Metrics
 from codeexec_operator.core.fair_queue import FairQueue
 from codeexec_operator.core.kube_events import Allowance, build_event, event_of, event_of_wait
@@ -63,7 +61,7 @@ class EventRecorder:
         try:
             await self._cluster.create_event(event)
             self._metrics.events(EVENTS_POSTED)
-        except (ApiException, *NETWORK_ERRORS) as error:
+        except REQUEST_ERRORS as error:
             self._metrics.events(EVENTS_FAILED)
             if time.monotonic() >= self._silent_until:
                 self._silent_until = time.monotonic() + _LOG_EVERY_SECONDS

@@ -12,8 +12,8 @@ from typing import Final, NoReturn
 
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.supervision import end
 from codeexec_operator.core.leadership import Candidate, LeaseRecord, LeaseTiming
 from codeexec_operator.core.shard import Shard
@@ -168,7 +168,7 @@ class Leader:
         try:
             async with asyncio.timeout(min(self._timing.answer, left)):
                 await step()
-        except (ApiException, *NETWORK_ERRORS) as error:
+        except REQUEST_ERRORS as error:
             problem = str(error.status) if isinstance(error, ApiException) else type(error).__name__
         except Exception:  # a leader whose renewals end without a word would be ended by that
             logger.exception("unexpected; trying again")

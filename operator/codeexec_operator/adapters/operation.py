@@ -13,7 +13,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import Phase, SessionPhase
 from codeexec_api.names import DEFAULT_POOL, EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_api.policy import cluster_policy
-from codeexec_operator.adapters.api_server import message_of
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS, message_of
 from codeexec_operator.adapters.audit import AuditLog
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
@@ -30,7 +30,6 @@ from codeexec_operator.adapters.policy_statuses import PolicyStatuses
 from codeexec_operator.adapters.record_retention import RecordKeeper
 from codeexec_operator.adapters.recorder import Recorder
 from codeexec_operator.adapters.resync import resync
-from codeexec_operator.adapters.retries import REQUEST_ERRORS
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.supervision import Supervisor
 from codeexec_operator.adapters.sweeper import LeaseSweeper, sweep

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from codeexec_api import CodeExecution, CodeSession, Phase, Verdict
-from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS
+from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.pool_claimant import FindPool, PoolClaimant
 from codeexec_operator.adapters.pools import PoolWorker

@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 
 from codeexec_api import CodeSession, PodLimits, Verdict
 from codeexec_api.names import pod_name
-from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS
+from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.pools import PoolWorker

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
-from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
+from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.worker import Context
 from codeexec_operator.core.intake import Intake, Ticket, is_pending

@@ -13,10 +13,10 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from codeexec_api.names import EXECUTION_LABEL, EXECUTION_PLURAL, POOL_LABEL, POOL_PLURAL, SESSION_LABEL, SESSION_PLURAL
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.controller import Controller, Known
 from codeexec_operator.adapters.policies import Policies
-from codeexec_operator.adapters.retries import REQUEST_ERRORS
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.utils.retry import retry_after_seconds  # type: ignore[attr-defined]
 
-from codeexec_operator.adapters.api_server import FOR_GOOD, NETWORK_ERRORS, message_of
+from codeexec_operator.adapters.api_server import FOR_GOOD, REQUEST_ERRORS, message_of
 from codeexec_operator.adapters.metrics import Metrics
 from codeexec_operator.adapters.outputs import StoreFailure
 from codeexec_operator.core import backoff
@@ -18,9 +18,6 @@ from codeexec_operator.core import backoff
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-REQUEST_ERRORS: Final = (ApiException, *NETWORK_ERRORS)
-"""What a request may raise that another try may heal."""
 
 
 def _words(error: Exception) -> str:

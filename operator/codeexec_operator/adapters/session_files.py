@@ -8,7 +8,8 @@ from typing import Any
 
 from codeexec_api import PodLimits, Reason, StoredFiles
 from codeexec_api.digests import sha256_hex
-from codeexec_operator.adapters.connection import NETWORK_ERRORS, Connection
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS
+from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.output_room import Share
 from codeexec_operator.adapters.outputs import FileStore, StoreDamage, StoreFailure
 from codeexec_operator.adapters.pod_worker import PodWorker

@@ -7,10 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from kubernetes.aio.client.exceptions import ApiException
-
 from codeexec_api import CodeSession, CodeSessionStatus, SessionPhase, Verdict
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.pod_worker import PodWorker
 from codeexec_operator.adapters.pool_claimant import FindPool, SessionClaimant
 from codeexec_operator.adapters.rooms import Rooms
@@ -255,7 +253,7 @@ class SessionWorker(PodWorker):
     async def _read_lease(self, name: str) -> LeaseView:
         try:
             spec = await self.context.cluster.get_lease(self.meta.namespace, name)
-        except (ApiException, *NETWORK_ERRORS) as error:
+        except REQUEST_ERRORS as error:
             logger.warning("%s: could not read Lease %s (%s)", self.name, name, type(error).__name__)
             return unread(now())
         return observe(self._seen.lease, spec, now())

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_operator.adapters.api_server import NETWORK_ERRORS
+from codeexec_operator.adapters.api_server import NETWORK_ERRORS, REQUEST_ERRORS
 from codeexec_operator.core.backoff import pause
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ async def supervise(
             await job()
         except Exception as error:
             failures = 1 if time.monotonic() - begun >= _WELL_SECONDS else failures + 1
-            problem, foreseen = explain(error), isinstance(error, (ApiException, *NETWORK_ERRORS, JobFailure))
+            problem, foreseen = explain(error), isinstance(error, (*REQUEST_ERRORS, JobFailure))
             if not foreseen:
                 unexpected()
             if problem != last:  # what goes on failing in the same way is said once

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from codeexec_api.v1alpha1.base import ObjectMeta
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.audit import AuditFailure, AuditLog, Record
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.code_reader import CodeReader
@@ -27,7 +28,7 @@ from codeexec_operator.adapters.pacer import Pacer
 from codeexec_operator.adapters.payloads import Payloads
 from codeexec_operator.adapters.policies import Policies
 from codeexec_operator.adapters.recorder import Recorder
-from codeexec_operator.adapters.retries import REQUEST_ERRORS, Retries
+from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.sealing import SealingKeys
 from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.telemetry import Telemetry

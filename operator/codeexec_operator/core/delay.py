@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, find_condition
+from codeexec_api import CodeExecution, CodeSession, ConditionType, Reason, true_condition
 from codeexec_operator.core.actions import Plan, ReadPod
 from codeexec_operator.core.observed import Observed, ObservedSession, Room
 from codeexec_operator.core.observed_pod import Sandbox, is_blocked, lacks_room
@@ -37,8 +37,8 @@ def tell(seen: Observed | ObservedSession, plan: Plan, now: datetime, timing: Ti
         return replace(plan, wake_at=min(plan.wake_at or tell_at, tell_at))
     reason = Reason.UNSCHEDULABLE if blocked else Reason.POD_STARTING
     said = recordable(said or why(sandbox))[:_SAID_LENGTH]
-    before = find_condition(record.status.conditions, ConditionType.DELAYED)
-    if before and before.status == "True" and before.reason == reason.value and said.rstrip(".") in before.message:
+    before = true_condition(record.status.conditions, ConditionType.DELAYED)
+    if before and before.reason == reason.value and said.rstrip(".") in before.message:
         return plan
     what_to_do = _advice(sandbox, seen.room) if blocked else _look_at(record, sandbox)
     message = recordable(f"the pod is not ready yet: {said.rstrip('.')}. {what_to_do}")
@@ -47,12 +47,12 @@ def tell(seen: Observed | ObservedSession, plan: Plan, now: datetime, timing: Ti
 
 def tell_of_session(execution: CodeExecution, session: CodeSession, now: datetime) -> Plan:
     """The plan for an execution whose session doesn't start: its record says what the session's says."""
-    delayed = find_condition(session.status.conditions, ConditionType.DELAYED)
-    if delayed is None or delayed.status != "True":
+    delayed = true_condition(session.status.conditions, ConditionType.DELAYED)
+    if delayed is None:
         return Plan()
     message = recordable(f"session {session.metadata.name!r}: {delayed.message}")
-    before = find_condition(execution.status.conditions, ConditionType.DELAYED)
-    if before and before.status == "True" and before.message == message:
+    before = true_condition(execution.status.conditions, ConditionType.DELAYED)
+    if before and before.message == message:
         return Plan()
     return Plan(status=execution.status.model_copy(update=_delayed(execution, delayed.reason, message, now)))
 

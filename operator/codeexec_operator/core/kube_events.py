@@ -19,6 +19,7 @@ from codeexec_api import (
     Reason,
     SessionPhase,
     find_condition,
+    true_condition,
 )
 from codeexec_api.audit import in_utc
 from codeexec_api.names import API_VERSION, EXECUTION_KIND, GROUP, SESSION_KIND
@@ -92,8 +93,8 @@ def event_of_wait(before: Sequence[Condition], record: CodeExecution | CodeSessi
     if awake := _stays_awake(before, record.status.conditions):
         return awake
     for kind in (ConditionType.DELAYED, ConditionType.QUEUED):
-        known, new = find_condition(before, kind), find_condition(record.status.conditions, kind)
-        if new and new.status == "True" and not (known and (known.status, known.reason) == ("True", new.reason)):
+        known, new = true_condition(before, kind), true_condition(record.status.conditions, kind)
+        if new and not (known and known.reason == new.reason):
             return KubeEvent(new.reason, new.message, "Start", warning=kind is ConditionType.DELAYED)
     return None
 

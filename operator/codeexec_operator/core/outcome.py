@@ -14,8 +14,8 @@ from codeexec_api import (
     Event,
     Reason,
     condition,
-    find_condition,
     set_condition,
+    true_condition,
 )
 from codeexec_api.characters import without_unseen
 from codeexec_api.phases import Move, SessionMove
@@ -83,8 +83,7 @@ def waits_no_more(
 ) -> tuple[Condition, ...]:
     """These conditions, of which those of these kinds no longer say that something is waited for."""
     for kind in kinds:
-        before = find_condition(conditions, kind)
-        if before and before.status == "True":
+        if true_condition(conditions, kind):
             conditions = with_condition(conditions, kind, reason, message, now, meta)
     return conditions
 

@@ -1,6 +1,5 @@
 """What the pods of a pool are made of."""
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from codeexec_api import Event, PodLimits, PodRequests, Reason, evaluate
+from codeexec_api.digests import sha256_hex
 from codeexec_api.names import TEMPLATE_LABEL
 from codeexec_operator.core.image_trust import refused_image
 from codeexec_operator.core.observed import PolicyProblem
@@ -33,7 +33,7 @@ class Template:
         resources = [self.limits.dump(), self.requests.dump()]
         parts = [self.image, self.runtime_class_name, *resources, self.user_namespace]
         parts += ["stateful"] if self.stateful else []  # pods of operators that knew of no such pools stay as they are
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+        return sha256_hex(json.dumps(parts, sort_keys=True).encode())[:16]
 
 
 def template_of(seen: ObservedPool) -> Template | Ending:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from codeexec_api import BlockStatus, CodeExecution, ConditionType, Reason, find_condition
+from codeexec_api import BlockStatus, CodeExecution, ConditionType, Reason, find_condition, true_condition
 from codeexec_api.attributes import Attributes, Value, error_of, outcome_attributes, request_attributes
 from codeexec_api.records import LONGEST_BLOCK_MS
 
@@ -65,9 +65,9 @@ def known_reason(reason: str) -> str:
 def times_of(execution: CodeExecution, seen_at: datetime) -> Times:
     """Of an execution that is over, and of which this process first heard at `seen_at`."""
     status = execution.status
-    accepted = find_condition(status.conditions, ConditionType.ACCEPTED)
+    accepted = true_condition(status.conditions, ConditionType.ACCEPTED)
     queued = find_condition(status.conditions, ConditionType.QUEUED)
-    accepted_at = accepted.last_transition_time if accepted and accepted.status == "True" else None
+    accepted_at = accepted.last_transition_time if accepted else None
     left_at = queued.last_transition_time if queued and queued.status == "False" else None
     started, finished = status.started_at, status.finished_at or seen_at
     asked_at = status.approval.requested_at if status.approval else None

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from codeexec_api import ArtifactStatus, BlockStatus, OutputRun, StreamStatus
+from codeexec_api.digests import sha256_hex
 from codeexec_api.names import artifact_key
 from codeexec_api.paths import check_workspace_path
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_BLOCKS
@@ -201,7 +202,7 @@ class Transcript(Frames):
         else:
             text = self.parts.inline(name)
             encoded = text.encode()
-            kept_bytes, sha256 = len(encoded), hashlib.sha256(encoded).hexdigest()
+            kept_bytes, sha256 = len(encoded), sha256_hex(encoded)
         return StreamStatus(
             text=text,
             sha256=sha256,

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import kopf
-from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.names import (
@@ -28,8 +27,8 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
+from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
-from codeexec_operator.adapters.connection import NETWORK_ERRORS
 from codeexec_operator.adapters.controller import Controller
 from codeexec_operator.adapters.egress_prober import EgressProber
 from codeexec_operator.adapters.health import serve_health
@@ -95,7 +94,7 @@ async def _lead(memo: kopf.Memo) -> None:
             watch_configuration=partial(_watch_configuration, memo.stop, ours.config_map),
         )
         await operation.open()
-    except (ConfigurationError, JobFailure, LookupError, ApiException, *NETWORK_ERRORS) as error:
+    except (ConfigurationError, JobFailure, LookupError, *REQUEST_ERRORS) as error:
         place = "/".join(ours.config_map)
         why = f"the ConfigMap {place}: {error}" if isinstance(error, ConfigurationError) else explain(error)
         raise kopf.TemporaryError(f"nothing is served yet: {why}; trying again", delay=1) from error

@@ -10,7 +10,8 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from cluster_tools import ROOT, image
 from jsonschema import Draft7Validator
-from locked import canonical, locked
+from locked import locked
+from packaging.utils import canonicalize_name
 from referencing import Registry, Resource
 
 IMAGES = ("operator", "sandbox")
@@ -37,7 +38,7 @@ def listed(name: str, kind: str) -> set[tuple[str, str]]:
 
 def listed_in(document: dict[str, Any], kind: str) -> set[tuple[str, str]]:
     ours = [one for one in document["components"] if one.get("purl", "").startswith(f"pkg:{kind}/")]
-    return {(one["name"] if kind == "deb" else canonical(one["name"]), one["version"]) for one in ours}
+    return {(one["name"] if kind == "deb" else canonicalize_name(one["name"]), one["version"]) for one in ours}
 
 
 def names(packages: set[tuple[str, str]]) -> set[str]:
@@ -98,7 +99,7 @@ async def output(executor, code: str, language: str = "python") -> str:
 
 async def test_code_finds_the_distributions_that_the_bill_of_materials_names(executor):
     found = json.loads(await output(executor, LIST_PACKAGES))
-    assert {(canonical(name), version) for name, version in found} == listed("sandbox", "pypi")
+    assert {(canonicalize_name(name), version) for name, version in found} == listed("sandbox", "pypi")
 
 
 async def test_code_finds_the_packages_of_debian_that_the_bill_of_materials_names(executor):

@@ -15,6 +15,7 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
+from packaging.utils import canonicalize_name
 
 _STATUS: Final = re.compile(r"var/lib/dpkg/status(\.d/[^/.]+)?")
 _METADATA: Final = re.compile(r".*\.dist-info/METADATA")
@@ -70,7 +71,7 @@ def of_archive(stream: IO[bytes]) -> Contents:
                 debian += list(_debian(file.read()))
             elif _METADATA.fullmatch(name):
                 headers = BytesHeaderParser().parsebytes(file.read())
-                found.packages.add(PackageURL("pypi", None, _canonical(headers["Name"]), headers["Version"]))
+                found.packages.add(PackageURL("pypi", None, canonicalize_name(headers["Name"]), headers["Version"]))
             elif name in _RELEASE:
                 release = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', file.read().decode(), re.MULTILINE))
                 found.distribution = f"{release['ID']}-{release['VERSION_ID']}"
@@ -90,10 +91,6 @@ def _debian(status: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
         source = re.fullmatch(r"(\S+)(?: \((.+)\))?", headers["Source"] or "")
         upstream = {"upstream": "@".join(filter(None, source.groups()))} if source else {}
         yield headers["Package"], headers["Version"], {"arch": headers["Architecture"], **upstream}
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def bill_of_materials(reference: str, contents: Contents, created: datetime) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def test_a_span_carries_the_facts_and_no_code(exporter: InMemorySpanExporter) ->
         "codeexec.code.digest": execution.spec.code_digest,
         "codeexec.code.size_bytes": len(code),
         "codeexec.block.languages": ("python",),
+        "gen_ai.agent.name": "tester",
         "codeexec.source.agent": "tester",
         "codeexec.timeout_seconds": 60,
         "codeexec.limits.memory": "256Mi",

@@ -501,6 +501,7 @@ async def test_the_span_has_what_the_cluster_s_has(make: Any, run: Any, monkeypa
     assert "PLANTED" not in span.to_json()
     expected = {
         "codeexec.execution.name": result.execution,
+        "gen_ai.agent.name": "analyst",
         "codeexec.source.agent": "analyst",
         "codeexec.source.executor": "LocalSandboxExecutor",
         "codeexec.block.languages": ("python",),

@@ -131,6 +131,7 @@ def test_the_attributes_are_those_of_the_client_and_some_more() -> None:
         "k8s.node.name": "node-1",
         "container.image.repo_digests": [IMAGE],
         "codeexec.execution.name": "run-1",
+        "gen_ai.agent.name": "tester",
         "codeexec.source.agent": "tester",
         "codeexec.phase": "Succeeded",
         "process.exit.code": 0,
