@@ -17,7 +17,6 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from codeexec_api.digests import sha256_hex
-from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
 from codeexec_api.v1alpha1.execution import CodeExecution
 from codeexec_api.v1alpha1.execution_status import CodeExecutionStatus
 from codeexec_api.v1alpha1.limits import Limits
@@ -171,7 +170,7 @@ def known_facts(record: CodeExecution | CodeSession, told: Mapping[str, Any]) ->
 def _all_facts(record: CodeExecution | CodeSession) -> Facts:
     spec, status, meta = record.spec, record.status, record.metadata
     facts: Facts = {
-        "kind": EXECUTION_KIND if isinstance(record, CodeExecution) else SESSION_KIND,
+        "kind": record.kind,
         "name": meta.name,
         "uid": meta.uid,
         "phase": status.phase.value,

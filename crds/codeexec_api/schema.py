@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from codeexec_api import names
 from codeexec_api.v1alpha1.approval import ExecutionApproval
+from codeexec_api.v1alpha1.base import Object
 from codeexec_api.v1alpha1.execution import CodeExecution
 from codeexec_api.v1alpha1.fields import rule
 from codeexec_api.v1alpha1.policy import ExecutionPolicy
@@ -231,35 +232,23 @@ _PHASE: Final = ".status.phase"
 def custom_resource_definitions() -> dict[str, dict[str, Any]]:
     """Every CRD by its file name."""
     return {
-        "codeexecutions.yaml": _definition(
-            CodeExecution, names.EXECUTION_KIND, names.EXECUTION_PLURAL, "cex", _EXECUTION_COLUMNS, selectable=_PHASE
-        ),
-        "codesessions.yaml": _definition(
-            CodeSession, names.SESSION_KIND, names.SESSION_PLURAL, "cses", _SESSION_COLUMNS, selectable=_PHASE
-        ),
-        "sandboxpools.yaml": _definition(
-            SandboxPool, names.POOL_KIND, names.POOL_PLURAL, "sbp", _POOL_COLUMNS, scale=_POOL_SCALE
-        ),
-        "executionapprovals.yaml": _definition(
-            ExecutionApproval, names.APPROVAL_KIND, names.APPROVAL_PLURAL, "xapp", _APPROVAL_COLUMNS
-        ),
-        "executionpolicies.yaml": _definition(
-            ExecutionPolicy, names.POLICY_KIND, names.POLICY_PLURAL, "xpol", _POLICY_COLUMNS
-        ),
+        "codeexecutions.yaml": _definition(CodeExecution, "cex", _EXECUTION_COLUMNS, selectable=_PHASE),
+        "codesessions.yaml": _definition(CodeSession, "cses", _SESSION_COLUMNS, selectable=_PHASE),
+        "sandboxpools.yaml": _definition(SandboxPool, "sbp", _POOL_COLUMNS, scale=_POOL_SCALE),
+        "executionapprovals.yaml": _definition(ExecutionApproval, "xapp", _APPROVAL_COLUMNS),
+        "executionpolicies.yaml": _definition(ExecutionPolicy, "xpol", _POLICY_COLUMNS),
     }
 
 
 def _definition(
-    model: type[BaseModel],
-    kind: str,
-    plural: str,
+    model: type[Object],
     short: str,
     columns: list[dict[str, Any]],
     *,
     scale: Mapping[str, str] | None = None,
     selectable: str | None = None,
 ) -> dict[str, Any]:
-    schema = structural(model)
+    schema, kind = structural(model), model.kind
     schema["properties"] = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
@@ -285,13 +274,13 @@ def _definition(
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{names.GROUP}"},
+        "metadata": {"name": f"{model.plural}.{names.GROUP}"},
         "spec": {
             "group": names.GROUP,
             "names": {
                 "kind": kind,
                 "listKind": f"{kind}List",
-                "plural": plural,
+                "plural": model.plural,
                 "singular": kind.lower(),
                 "shortNames": [short],
                 "categories": ["codeexec"],

@@ -305,7 +305,7 @@ def _row(record: Record) -> tuple[str, ...]:
     spec, status = record.spec, record.status
     return (
         show_time(record.metadata.creation_timestamp),
-        auditing.kind_of(record),
+        record.kind,
         record.metadata.name,
         spec.source.agent,
         spec.requested_by or "",
@@ -321,7 +321,7 @@ def _show(record: Record) -> None:
     echo_fields(
         {
             "Name": record.metadata.name,
-            "Kind": auditing.kind_of(record),
+            "Kind": record.kind,
             "UID": record.metadata.uid,
             "Agent": f"{record.spec.source.agent} (as claimed)",
             "Requested by": record.spec.requested_by or "",

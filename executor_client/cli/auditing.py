@@ -8,7 +8,6 @@ from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.audit import AuditEvent
 from codeexec_api.audit_check import audit_line
 from codeexec_api.audit_findings import LogLine
-from codeexec_api.names import EXECUTION_KIND, SESSION_KIND
 from codeexec_api.records import end_of
 
 Record = CodeExecution | CodeSession
@@ -36,11 +35,6 @@ class RecordFilter:
         )
 
 
-def kind_of(record: Record) -> str:
-    """Of its object."""
-    return EXECUTION_KIND if isinstance(record, CodeExecution) else SESSION_KIND
-
-
 def approver_of(record: Record) -> str:
     """Who has decided about it; empty if nobody has."""
     approval = record.status.approval if isinstance(record, CodeExecution) else None
@@ -56,7 +50,7 @@ def without_output(execution: CodeExecution) -> CodeExecution:
 
 def by_age(records: Iterable[Record]) -> list[Record]:
     """Oldest first."""
-    return sorted(records, key=lambda one: (str(one.metadata.creation_timestamp), kind_of(one), one.metadata.name))
+    return sorted(records, key=lambda one: (str(one.metadata.creation_timestamp), one.kind, one.metadata.name))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from codeexec_api import Phase
-from codeexec_api.names import GROUP, POOL_KIND, POOL_PLURAL
+from codeexec_api import Phase, SandboxPool
+from codeexec_api.names import GROUP, POOL_PLURAL
 from codeexec_api.quantities import parse_quantity
 from executor_client.cli.capacity_reader import CapacityReader
 from executor_client.cli.diagnosis import Right
@@ -265,7 +265,7 @@ class Measurer:
     async def _until_full(self, pool: str) -> None:
         deadline = time.monotonic() + _FULL_SECONDS
         while time.monotonic() < deadline:
-            found = await self._reader.get_object(POOL_KIND, POOL_PLURAL, pool)
+            found = await self._reader.get_object(SandboxPool, pool)
             ready, wanted = found.get("status", {}).get("readyReplicas", 0), found["spec"]["replicas"]
             if ready >= wanted:
                 return

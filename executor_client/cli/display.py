@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionApproval
-from codeexec_api.names import API_VERSION, APPROVAL_KIND, EXECUTION_KIND, SESSION_KIND
+from codeexec_api.names import API_VERSION
 from executor_client.cli.escaping import one_line, rows_of, visible
 from executor_client.model.results import NOTES, ExecutionResult, OutputChunk, StreamName
 
@@ -167,9 +167,6 @@ def size(count: int) -> str:
     return f"{count / 1000:.1f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
 
 
-_KINDS: Final = {CodeExecution: EXECUTION_KIND, CodeSession: SESSION_KIND, ExecutionApproval: APPROVAL_KIND}
-
-
 Shown = TypeVar("Shown", CodeExecution, CodeSession)
 
 
@@ -199,7 +196,7 @@ def echo_records(
 def as_object(record: CodeExecution | CodeSession | ExecutionApproval) -> dict[str, Any]:
     """A record as the API server returns it, limited to the fields that this client knows."""
     body = record.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return {"apiVersion": API_VERSION, "kind": _KINDS[type(record)], **body}
+    return {"apiVersion": API_VERSION, "kind": record.kind, **body}
 
 
 @contextmanager

@@ -22,18 +22,10 @@ from codeexec_api import (
     Phase,
 )
 from codeexec_api.names import (
-    APPROVAL_KIND,
-    APPROVAL_PLURAL,
     CLIENT_LABEL,
-    EXECUTION_KIND,
     EXECUTION_LABEL,
-    EXECUTION_PLURAL,
-    POLICY_KIND,
     POLICY_NAME,
-    POLICY_PLURAL,
     SANDBOX_CONTAINER,
-    SESSION_KIND,
-    SESSION_PLURAL,
 )
 from executor_client.exceptions import (
     CodeExecError,
@@ -67,8 +59,8 @@ class Transport(ClusterTransport):
         self._api, self._payloads, self._watcher = api, Payloads(api), Watcher(api)
         mine = {"labelSelector": f"{CLIENT_LABEL}={api.id}"}
         self._shared_watch = SharedWatch(
-            lambda: self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, mine),
-            lambda version, names: self._watcher.events(EXECUTION_KIND, EXECUTION_PLURAL, version, names, mine),
+            lambda: self._watcher.begin(CodeExecution, mine),
+            lambda version, names: self._watcher.events(CodeExecution, version, names, mine),
         )
 
     @classmethod
@@ -120,7 +112,7 @@ class Transport(ClusterTransport):
     @override
     async def check(self) -> None:
         # What the first call needs is asked for at the same time.
-        begun = self._watcher.begin(EXECUTION_KIND, EXECUTION_PLURAL, {})
+        begun = self._watcher.begin(CodeExecution, {})
         await together(begun, self.whoami(), self._payloads.sealing_key())
 
     @override
@@ -146,7 +138,7 @@ class Transport(ClusterTransport):
     @override
     async def get_policy(self) -> ExecutionPolicy | None:
         try:
-            return ExecutionPolicy.read(await self._api.get_object(POLICY_KIND, POLICY_PLURAL, POLICY_NAME))
+            return ExecutionPolicy.read(await self._api.get_object(ExecutionPolicy, POLICY_NAME))
         except NotFound:
             return None
 
@@ -159,13 +151,13 @@ class Transport(ClusterTransport):
     @override
     async def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
         labels = {EXECUTION_LABEL: spec.execution_ref.name}
-        return ExecutionApproval.read(await self._api.create_object(APPROVAL_KIND, APPROVAL_PLURAL, name, spec, labels))
+        return ExecutionApproval.read(await self._api.create_object(ExecutionApproval, name, spec, labels))
 
     @override
     async def revoke(self, name: str) -> None:
         with self._api.errors("revoke the ExecutionApproval"):
             change = {"spec": {"revoked": True, "revokedBy": await self.whoami()}}
-            await self._api.patch_object(APPROVAL_PLURAL, name, change)
+            await self._api.patch_object(ExecutionApproval, name, change)
 
     async def _create(self, name: str, spec: CodeExecutionSpec, payload: Mapping[str, bytes]) -> CodeExecution:
         if spec.payload_ref and spec.payload_ref.parts > 1:
@@ -186,7 +178,7 @@ class Transport(ClusterTransport):
 
     async def _create_execution(self, name: str, spec: CodeExecutionSpec) -> CodeExecution:
         try:
-            return CodeExecution.read(await self._api.create_object(EXECUTION_KIND, EXECUTION_PLURAL, name, spec))
+            return CodeExecution.read(await self._api.create_object(CodeExecution, name, spec))
         except (InvalidExecution, NotInstalled, NotPermitted):
             raise
         except (CodeExecError, asyncio.CancelledError):  # it may be there all the same, and nobody would wait for it
@@ -200,24 +192,24 @@ class Transport(ClusterTransport):
 
     @override
     async def get(self, name: str) -> CodeExecution:
-        return CodeExecution.read(await self._api.get_object(EXECUTION_KIND, EXECUTION_PLURAL, name))
+        return CodeExecution.read(await self._api.get_object(CodeExecution, name))
 
     @override
     def list(self, phase: Phase | None = None) -> AsyncGenerator[CodeExecution, None]:
         fields = f"status.phase={phase.value}" if phase else None
-        return self._list(EXECUTION_KIND, EXECUTION_PLURAL, CodeExecution.read, fields)
+        return self._list(CodeExecution, fields)
 
     @override
     async def list_stored(self) -> AsyncGenerator[Mapping[str, Any], None]:
-        for kind, plural in ((EXECUTION_KIND, EXECUTION_PLURAL), (SESSION_KIND, SESSION_PLURAL)):
-            async with aclosing(self._api.list_raw(kind, plural)) as items:
+        for model in (CodeExecution, CodeSession):
+            async with aclosing(self._api.list_raw(model)) as items:
                 async for item in items:
-                    yield {**item, "kind": kind}
+                    yield {**item, "kind": model.kind}
 
     @override
     async def cancel(self, name: str) -> None:
         with self._api.errors("cancel the CodeExecution"):
-            await self._api.patch_object(EXECUTION_PLURAL, name, {"spec": {"cancelled": True}})
+            await self._api.patch_object(CodeExecution, name, {"spec": {"cancelled": True}})
 
     @override
     async def changes(self, execution: CodeExecution) -> AsyncGenerator[CodeExecution, None]:
@@ -232,7 +224,7 @@ class Transport(ClusterTransport):
             except NotFound:
                 return
             yield latest
-        watched = self._watcher.changes(EXECUTION_KIND, EXECUTION_PLURAL, latest, CodeExecution.read)
+        watched = self._watcher.changes(latest)
         async with aclosing(watched) as changes:
             async for one in changes:
                 yield one
@@ -275,7 +267,7 @@ class Transport(ClusterTransport):
 
     async def _create_session(self, name: str, spec: CodeSessionSpec) -> Any:
         try:
-            return await self._api.create_object(SESSION_KIND, SESSION_PLURAL, name, spec)
+            return await self._api.create_object(CodeSession, name, spec)
         except asyncio.CancelledError:  # the event loop ends
             with suppress(CodeExecError):
                 await self.end_session(name)
@@ -283,24 +275,22 @@ class Transport(ClusterTransport):
 
     @override
     async def get_session(self, name: str) -> CodeSession:
-        return CodeSession.read(await self._api.get_object(SESSION_KIND, SESSION_PLURAL, name))
+        return CodeSession.read(await self._api.get_object(CodeSession, name))
 
     @override
     def list_sessions(self) -> AsyncGenerator[CodeSession, None]:
-        return self._list(SESSION_KIND, SESSION_PLURAL, CodeSession.read)
+        return self._list(CodeSession)
 
     @override
     async def end_session(self, name: str) -> None:
         with self._api.errors("end the CodeSession"):
-            await self._api.patch_object(SESSION_PLURAL, name, {"spec": {"ended": True}})
+            await self._api.patch_object(CodeSession, name, {"spec": {"ended": True}})
 
     @override
     def session_changes(self, session: CodeSession) -> AsyncGenerator[CodeSession, None]:
-        return self._watcher.changes(SESSION_KIND, SESSION_PLURAL, session, CodeSession.read)
+        return self._watcher.changes(session)
 
-    async def _list(
-        self, kind: str, plural: str, parse: Callable[[Any], _Object], fields: str | None = None
-    ) -> AsyncGenerator[_Object, None]:
-        async with aclosing(self._api.list_raw(kind, plural, fields)) as items:
+    async def _list(self, model: type[_Object], fields: str | None = None) -> AsyncGenerator[_Object, None]:
+        async with aclosing(self._api.list_raw(model, fields)) as items:
             async for item in items:
-                yield parse(item)
+                yield model.read(item)

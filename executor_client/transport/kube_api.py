@@ -18,6 +18,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecutionSpec, CodeSessionSpec, ExecutionApprovalSpec, manifest
 from codeexec_api.names import CLIENT_LABEL, GROUP, VERSION
+from codeexec_api.v1alpha1.base import Object
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.runtime.asyncio_tasks import SingleFlight
 from executor_client.transport import connections
@@ -105,8 +106,7 @@ class KubeApi:
 
     async def create_object(
         self,
-        kind: str,
-        plural: str,
+        model: type[Object],
         name: str,
         spec: CodeExecutionSpec | CodeSessionSpec | ExecutionApprovalSpec,
         labels: Mapping[str, str] | None = None,
@@ -117,36 +117,34 @@ class KubeApi:
 
         async def find(_: bool) -> Any:
             with suppress(CodeExecError):
-                raw = await self.get_object(kind, plural, name)
+                raw = await self.get_object(model, name)
                 return raw if raw["metadata"].get("labels", {}).get(CLIENT_LABEL) == self.id else None
 
-        with self.errors(f"create the {kind}"):
+        with self.errors(f"create the {model.kind}"):
             return await created_once(
                 # Strict: what an older cluster doesn't know is refused, where it would be dropped in silence.
-                lambda: self.request("POST", self.path(OURS, plural), {"fieldValidation": "Strict"}, body),
+                lambda: self.request("POST", self.path(OURS, model.plural), {"fieldValidation": "Strict"}, body),
                 find,
                 self.retries,
             )
 
-    async def get_object(self, kind: str, plural: str, name: str) -> Any:
+    async def get_object(self, model: type[Object], name: str) -> Any:
         """An object of ours, as it is stored; `NotFound` if there is no such object."""
-        with self.errors(f"get the {kind}"):
-            return await self.request("GET", self.path(OURS, plural, name))
+        with self.errors(f"get the {model.kind}"):
+            return await self.request("GET", self.path(OURS, model.plural, name))
 
-    async def patch_object(self, plural: str, name: str, patch: Any) -> None:
+    async def patch_object(self, model: type[Object], name: str, patch: Any) -> None:
         """Change an object of ours; within `errors`."""
-        await self.request("PATCH", self.path(OURS, plural, name), body=patch)
+        await self.request("PATCH", self.path(OURS, model.plural, name), body=patch)
 
-    async def list_raw(
-        self, kind: str, plural: str, fields: str | None = None
-    ) -> AsyncGenerator[Mapping[str, Any], None]:
+    async def list_raw(self, model: type[Object], fields: str | None = None) -> AsyncGenerator[Mapping[str, Any], None]:
         """All objects of a kind as they are stored, page by page; `fields` is a field selector.
 
         A list that takes longer than some minutes goes on with objects as they are then.
         """
         query = {"limit": _PAGE, **({"fieldSelector": fields} if fields else {})}
-        with self.errors(f"list {kind}s"):
-            async for page in self.pages(self.path(OURS, plural), query):
+        with self.errors(f"list {model.kind}s"):
+            async for page in self.pages(self.path(OURS, model.plural), query):
                 for item in page["items"]:
                     yield item
 

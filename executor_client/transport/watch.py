@@ -10,6 +10,7 @@ import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api import CodeExecution, CodeSession
+from codeexec_api.v1alpha1.base import Object
 from executor_client.exceptions import ClusterUnreachable, CodeExecError, NotFound
 from executor_client.transport.api_errors import translate
 from executor_client.transport.connections import CLOSED
@@ -33,45 +34,43 @@ class Watcher:
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
-    async def changes(
-        self, kind: str, plural: str, start: _Object, parse: Callable[[Any], _Object]
-    ) -> AsyncGenerator[_Object, None]:
+    async def changes(self, start: _Object) -> AsyncGenerator[_Object, None]:
         """Each version of an object after the given one, until it is deleted. Lost watches are resumed, for a while.
 
         Raises:
             CodeExecError: see `exceptions`.
         """
-        name, seen = start.metadata.name, int(start.metadata.resource_version)
+        model, name, seen = type(start), start.metadata.name, int(start.metadata.resource_version)
         version = start.metadata.resource_version
-        events = self.events(kind, plural, version, lambda: [name], {"fieldSelector": f"metadata.name={name}"})
+        events = self.events(model, version, lambda: [name], {"fieldSelector": f"metadata.name={name}"})
         async with aclosing(events):
             async for change, raw in events:
                 if change == GONE:
                     return
-                current = parse(raw)
+                current = model.read(raw)
                 if int(current.metadata.resource_version) > seen:
                     seen = int(current.metadata.resource_version)
                     yield current
                 if change == "DELETED":
                     return
 
-    async def begin(self, kind: str, plural: str, selector: Mapping[str, str]) -> str:
+    async def begin(self, model: type[Object], selector: Mapping[str, str]) -> str:
         """The resource version from which on nothing will be missed."""
-        with self._api.errors(f"list {kind}s"):
-            listed = await self._api.request("GET", self._api.path(OURS, plural), {"limit": 1, **selector})
+        with self._api.errors(f"list {model.kind}s"):
+            listed = await self._api.request("GET", self._api.path(OURS, model.plural), {"limit": 1, **selector})
         version: str = listed["metadata"]["resourceVersion"]
         return version
 
-    async def _look(self, kind: str, plural: str, names: Collection[str]) -> AsyncGenerator[tuple[str, Any], None]:
+    async def _look(self, model: type[Object], names: Collection[str]) -> AsyncGenerator[tuple[str, Any], None]:
         """The objects of these names as they are, or GONE with the name."""
         for name in names:
             try:
-                yield SEEN, await self._api.get_object(kind, plural, name)
+                yield SEEN, await self._api.get_object(model, name)
             except NotFound:
                 yield GONE, {"metadata": {"name": name}}
 
     async def events(
-        self, kind: str, plural: str, version: str, names: Callable[[], Collection[str]], selector: Mapping[str, str]
+        self, model: type[Object], version: str, names: Callable[[], Collection[str]], selector: Mapping[str, str]
     ) -> AsyncGenerator[tuple[str, Any], None]:
         """What changes from a resource version on: the kind of the change, and the object. Lost watches are resumed.
 
@@ -82,11 +81,11 @@ class Watcher:
             outage.opens()
             try:
                 if missed:
-                    version = await self.begin(kind, plural, selector)
-                    async with aclosing(self._look(kind, plural, names())) as found:
+                    version = await self.begin(model, selector)
+                    async with aclosing(self._look(model, names())) as found:
                         async for seen in found:
                             yield seen
-                async with aclosing(self._watch_once(kind, plural, version, selector, outage)) as events:
+                async with aclosing(self._watch_once(model, version, selector, outage)) as events:
                     async for change, raw in events:
                         outage.said = True
                         version = raw["metadata"]["resourceVersion"]
@@ -100,15 +99,15 @@ class Watcher:
                     raise ClusterUnreachable(CLOSED) from None
                 if not (outage.passes(error) or too_old):
                     if isinstance(error, ApiException):
-                        raise translate(f"watch the {kind}", self._api.namespace, error) from error
+                        raise translate(f"watch the {model.kind}", self._api.namespace, error) from error
                     raise
             await self._api.retries.pause(outage.pause())
 
     async def _watch_once(
-        self, kind: str, plural: str, version: str, selector: Mapping[str, str], outage: Outage
+        self, model: type[Object], version: str, selector: Mapping[str, str], outage: Outage
     ) -> AsyncGenerator[tuple[str, Any], None]:
         """One watch, until the server ends it. When the caller has seen enough, its connection is dropped at once."""
-        with self._api.network_errors(f"watch the {kind}"):
+        with self._api.network_errors(f"watch the {model.kind}"):
             query = {
                 "watch": "true",
                 "allowWatchBookmarks": "true",
@@ -116,7 +115,7 @@ class Watcher:
                 "resourceVersion": version,
                 **selector,
             }
-            response = await self._api.stream(self._api.path(OURS, plural), query, silent=_SILENT_SECONDS)
+            response = await self._api.stream(self._api.path(OURS, model.plural), query, silent=_SILENT_SECONDS)
             try:
                 if response.status != 200:
                     raise ApiException(status=response.status, reason=await response.text())

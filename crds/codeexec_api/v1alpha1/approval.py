@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from codeexec_api.names import APPROVAL_KIND, APPROVAL_PLURAL
 from codeexec_api.v1alpha1.base import Model, Object, Status
 from codeexec_api.v1alpha1.bounds import MAX_GRANTS, MAX_UNUSED_APPROVALS
 from codeexec_api.v1alpha1.fields import ObjectName, OptionalName, UserName, Word, rule, rules
@@ -170,6 +171,9 @@ class ExecutionApprovalSpec(Model):
 
 class ExecutionApproval(Object):
     """ExecutionApproval is a decision about one execution that needs approval."""
+
+    kind = APPROVAL_KIND
+    plural = APPROVAL_PLURAL
 
     spec: ExecutionApprovalSpec = Field(
         description="spec is the decision. It is immutable, except that it can be revoked."

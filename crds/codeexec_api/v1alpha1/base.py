@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -45,6 +45,10 @@ class ObjectMeta(Status):
 
 class Object(Status):
     """An object of the API server."""
+
+    kind: ClassVar[str]
+    plural: ClassVar[str]
+    """Of the resource, in paths."""
 
     metadata: ObjectMeta
 

@@ -5,7 +5,14 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field
 
 from codeexec_api.digests import code_digest
-from codeexec_api.names import EXECUTION_LABEL, NODE_RUNTIME, PAYLOAD_SECRET_TYPE, SEALING_KEY
+from codeexec_api.names import (
+    EXECUTION_KIND,
+    EXECUTION_LABEL,
+    EXECUTION_PLURAL,
+    NODE_RUNTIME,
+    PAYLOAD_SECRET_TYPE,
+    SEALING_KEY,
+)
 from codeexec_api.paths import MAX_PATH_BYTES
 from codeexec_api.v1alpha1.access import Mounts, Permit
 from codeexec_api.v1alpha1.base import Model, Object
@@ -320,6 +327,9 @@ class CodeExecutionSpec(Model):
 
 class CodeExecution(Object):
     """CodeExecution is a request to run code, and the audit record of what happened."""
+
+    kind = EXECUTION_KIND
+    plural = EXECUTION_PLURAL
 
     spec: CodeExecutionSpec = Field(description="spec is the request. It is immutable, except for cancelled.")
     status: CodeExecutionStatus = Field(

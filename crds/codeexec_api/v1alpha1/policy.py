@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import ConfigDict, Field
 
-from codeexec_api.names import NODE_RUNTIME
+from codeexec_api.names import NODE_RUNTIME, POLICY_KIND, POLICY_PLURAL
 from codeexec_api.v1alpha1.access import EgressRules, MountRules
 from codeexec_api.v1alpha1.base import Model, Object, Status
 from codeexec_api.v1alpha1.bounds import (
@@ -365,6 +365,9 @@ class ExecutionPolicy(Object):
 
     It replaces the operator's default policy as a whole. Changes apply to executions that have not started.
     """
+
+    kind = POLICY_KIND
+    plural = POLICY_PLURAL
 
     spec: ExecutionPolicySpec = Field(description="spec is the policy.")
     status: ExecutionPolicyStatus = Field(

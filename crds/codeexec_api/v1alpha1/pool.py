@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from codeexec_api.names import NODE_RUNTIME
+from codeexec_api.names import NODE_RUNTIME, POOL_KIND, POOL_PLURAL
 from codeexec_api.v1alpha1.base import Model, Object, Status
 from codeexec_api.v1alpha1.bounds import MAX_POOL_REPLICAS
 from codeexec_api.v1alpha1.fields import Count, Generation, ImageReference, OptionalName, RuntimeClassName
@@ -92,6 +92,9 @@ class SandboxPool(Object):
     sessionRef, egress or mounts. A session gets a pod only if one is ready. Pods of a stateful pool are for stateful
     sessions only.
     """
+
+    kind = POOL_KIND
+    plural = POOL_PLURAL
 
     spec: SandboxPoolSpec = Field(
         description="spec is the desired state of the pool: the number of pods to keep ready, and their properties."

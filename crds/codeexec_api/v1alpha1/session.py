@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import ConfigDict, Field
 
-from codeexec_api.names import NODE_RUNTIME
+from codeexec_api.names import NODE_RUNTIME, SESSION_KIND, SESSION_PLURAL
 from codeexec_api.phases import SessionPhase
 from codeexec_api.v1alpha1.base import Model, Object, Status
 from codeexec_api.v1alpha1.bounds import (
@@ -188,6 +188,9 @@ class CodeSessionStatus(SandboxStatus):
 
 class CodeSession(Object):
     """CodeSession is a workspace that executions share, one at a time, and the record of its use. It owns one pod."""
+
+    kind = SESSION_KIND
+    plural = SESSION_PLURAL
 
     spec: CodeSessionSpec = Field(description="spec is the request. It is immutable, except for ended.")
     status: CodeSessionStatus = Field(

@@ -6,7 +6,7 @@ from collections import ChainMap
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from codeexec_api import (
     CodeExecution,
@@ -36,7 +36,6 @@ from codeexec_operator.core.starts import Starts
 _Record: TypeAlias = CodeExecution | CodeSession
 _Kind: TypeAlias = type[CodeExecution] | type[CodeSession]
 _RecordWorker: TypeAlias = ExecutionWorker | SessionWorker
-_PLURALS: Final[Mapping[type, str]] = {CodeExecution: EXECUTION_PLURAL, CodeSession: SESSION_PLURAL}
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Controller:
         """True if nobody looks after a request yet, and it is not its turn."""
         uid, version = raw["metadata"]["uid"], int(raw["metadata"]["resourceVersion"])
         known = self._executions.get(uid) or self._sessions.get(uid) or self._tombstones.outlived(uid, version)
-        return not (known or self._reception.lets_in(_PLURALS[kind], raw))
+        return not (known or self._reception.lets_in(kind.plural, raw))
 
     def on_execution(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """A CodeExecution that isn't over was seen or changed, or it is over or deleted by now."""

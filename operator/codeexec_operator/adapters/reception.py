@@ -9,7 +9,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession
-from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_operator.adapters.api_server import REQUEST_ERRORS
 from codeexec_operator.adapters.retries import Retries
 from codeexec_operator.adapters.supervision import end
@@ -55,8 +54,7 @@ class Reception:
 
     def let_in(self, record: Record) -> None:
         """A request is looked after, whatever the bounds say: it has a pod, or another one needs it."""
-        plural = EXECUTION_PLURAL if isinstance(record, CodeExecution) else SESSION_PLURAL
-        self._intake.arrives(Ticket.least(plural, record.metadata), pending=False)
+        self._intake.arrives(Ticket.least(record.plural, record.metadata), pending=False)
 
     def changed(self, raw: Mapping[str, Any]) -> None:
         """A request that is looked after was seen anew."""

@@ -22,7 +22,7 @@ from codeexec_api import (
     true_condition,
 )
 from codeexec_api.audit import in_utc
-from codeexec_api.names import API_VERSION, EXECUTION_KIND, GROUP, SESSION_KIND
+from codeexec_api.names import API_VERSION, GROUP
 
 _NOTE_LENGTH: Final = 1024
 """That the API server takes, in bytes."""
@@ -123,7 +123,7 @@ def build_event(about: CodeExecution | CodeSession, what: KubeEvent, now: dateti
         "type": "Warning" if what.warning else "Normal",
         "regarding": {
             "apiVersion": API_VERSION,
-            "kind": EXECUTION_KIND if isinstance(about, CodeExecution) else SESSION_KIND,
+            "kind": about.kind,
             "name": meta.name,
             "namespace": meta.namespace,
             "uid": meta.uid,

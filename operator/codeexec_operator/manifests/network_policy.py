@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from codeexec_api import CodeExecution, OpenedEgress, Permit
-from codeexec_api.names import EGRESS_LABEL, EXECUTION_KIND, EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, pod_name
+from codeexec_api.names import EGRESS_LABEL, EXECUTION_LABEL, MANAGED_BY, MANAGED_BY_LABEL, pod_name
 from codeexec_operator.manifests.pod import owner_reference
 
 
@@ -21,7 +21,7 @@ def build_network_policy(execution: CodeExecution, opened: Sequence[OpenedEgress
             "name": pod_name(meta.name, meta.uid),
             "namespace": meta.namespace,
             "labels": {MANAGED_BY_LABEL: MANAGED_BY, EXECUTION_LABEL: meta.name},
-            "ownerReferences": [owner_reference(EXECUTION_KIND, meta)],
+            "ownerReferences": [owner_reference(execution)],
         },
         "spec": {
             "podSelector": {"matchLabels": {EGRESS_LABEL: meta.uid}},

@@ -9,21 +9,17 @@ from codeexec_api import CodeExecution, CodeSession, Mount, PodLimits, PodReques
 from codeexec_api.names import (
     API_VERSION,
     EGRESS_LABEL,
-    EXECUTION_KIND,
     EXECUTION_LABEL,
     MANAGED_BY,
     MANAGED_BY_LABEL,
-    POOL_KIND,
     POOL_LABEL,
     POOL_SUFFIX_LENGTH,
     SANDBOX_CONTAINER,
-    SESSION_KIND,
     SESSION_LABEL,
     TEMPLATE_LABEL,
     pod_name,
 )
 from codeexec_api.quantities import parse_quantity
-from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS
 from codeexec_operator.manifests import hardening
 
@@ -70,7 +66,7 @@ def build_pod(owner: CodeExecution | CodeSession, **parts: Unpack[PodParts]) -> 
         "name": pod_name(meta.name, meta.uid, owner.status.sleeps if isinstance(owner, CodeSession) else 0),
         "namespace": meta.namespace,
         "labels": labels | ({EGRESS_LABEL: meta.uid} if permitted else {}),
-        "ownerReferences": [owner_reference(SESSION_KIND if session else EXECUTION_KIND, meta)],
+        "ownerReferences": [owner_reference(owner)],
     }
     return _pod(
         metadata,
@@ -90,7 +86,7 @@ def build_pool_pod(pool: SandboxPool, *, name: str, template: str, **parts: Unpa
         "name": name,
         "namespace": pool.metadata.namespace,
         "labels": {MANAGED_BY_LABEL: MANAGED_BY, POOL_LABEL: pool.metadata.name, TEMPLATE_LABEL: template},
-        "ownerReferences": [owner_reference(POOL_KIND, pool.metadata)],
+        "ownerReferences": [owner_reference(pool)],
     }
     return _pod(metadata, pool.spec.limits, user_of=name[-POOL_SUFFIX_LENGTH:], **parts)
 
@@ -100,20 +96,20 @@ def build_adoption(owner: CodeExecution | CodeSession, *, deadline_seconds: int 
 
     It lowers the deadline, or leaves it as it is.
     """
-    meta = owner.metadata
-    kind, label = (SESSION_KIND, SESSION_LABEL) if isinstance(owner, CodeSession) else (EXECUTION_KIND, EXECUTION_LABEL)
+    label = SESSION_LABEL if isinstance(owner, CodeSession) else EXECUTION_LABEL
     patch: dict[str, Any] = {
         "metadata": {
-            "labels": {POOL_LABEL: None, label: meta.name},
-            "ownerReferences": [owner_reference(kind, meta)],
+            "labels": {POOL_LABEL: None, label: owner.metadata.name},
+            "ownerReferences": [owner_reference(owner)],
         }
     }
     return patch | ({} if deadline_seconds is None else {"spec": {"activeDeadlineSeconds": deadline_seconds}})
 
 
-def owner_reference(kind: str, meta: ObjectMeta) -> dict[str, Any]:
+def owner_reference(owner: CodeExecution | CodeSession | SandboxPool) -> dict[str, Any]:
     """Has the garbage collector take what is made for an object when that is deleted."""
-    return {"apiVersion": API_VERSION, "kind": kind, "name": meta.name, "uid": meta.uid, "controller": True}
+    meta = owner.metadata
+    return {"apiVersion": API_VERSION, "kind": owner.kind, "name": meta.name, "uid": meta.uid, "controller": True}
 
 
 def _pod(

@@ -10,6 +10,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from codeexec_api import CodeExecution
 from executor_client import ClusterRef, ClusterUnreachable
 from executor_client.transport.cluster import Transport
 from executor_client.transport.kube_api import KubeApi
@@ -69,7 +70,7 @@ async def test_each_request_of_the_client_is_made_as_the_user_of_the_kubeconfig(
     transport = Transport(api)
     try:
         assert await transport.whoami() == "the user that the cluster sees"
-        await api.patch_object("codeexecutions", "one", {})
+        await api.patch_object(CodeExecution, "one", {})
         (await api.stream("/apis", {"watch": "true"})).close()
     finally:
         await transport.close()

@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
+from codeexec_api import CodeExecution
 from executor_client import ClusterUnreachable, CodeExecError
 from executor_client.transport import connections
 from executor_client.transport.credentials import Credentials, Identity, Reading
@@ -49,12 +50,12 @@ class TestRetryAfter:
         monkeypatch.setattr(connections, "REQUEST_SECONDS", 0.3)
         async with Answers((503, "3600")).serve() as api:
             with pytest.raises(ClusterUnreachable, match=r"no answer .* \(TimeoutError: within 0.3 s\)"):
-                await api.get_object("CodeExecution", "codeexecutions", "one")
+                await api.get_object(CodeExecution, "one")
 
     async def test_it_is_waited_for(self) -> None:
         answers = Answers((503, "0"), (429, "0"))
         async with answers.serve() as api:
-            assert await api.get_object("CodeExecution", "codeexecutions", "one") == {}
+            assert await api.get_object(CodeExecution, "one") == {}
         assert answers.asked == 3
 
 
@@ -72,9 +73,9 @@ async def test_a_client_that_is_closed_while_credentials_are_read_makes_no_reque
     answers = Answers()
     async with answers.serve(credentials) as api:
         if connected:
-            await api.get_object("CodeExecution", "codeexecutions", "one")
+            await api.get_object(CodeExecution, "one")
         credentials.identity = Identity("Bearer old", expires_at=expired)
-        asking = asyncio.create_task(api.get_object("CodeExecution", "codeexecutions", "one"))
+        asking = asyncio.create_task(api.get_object(CodeExecution, "one"))
         await reading.wait()
         await api.close()
         go_on.set()
@@ -92,7 +93,7 @@ async def test_an_answer_that_is_no_json_is_an_error_of_ours() -> None:
     async with TestServer(app) as server:
         api = KubeApi(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
         with pytest.raises(CodeExecError, match="the answer is no JSON: '<html>log in</html>'"):
-            await api.get_object("CodeExecution", "codeexecutions", "one")
+            await api.get_object(CodeExecution, "one")
         await api.close()
 
 

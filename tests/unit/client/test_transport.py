@@ -750,7 +750,7 @@ async def test_a_list_that_has_become_too_old_goes_on_where_the_api_server_says(
         api = KubeApi(client.Configuration(host=str(server.make_url("")).rstrip("/")), "sandboxes")
         found = []
         try:
-            async for one in api.list_raw("CodeExecution", "codeexecutions"):
+            async for one in api.list_raw(CodeExecution):
                 found.append(one["number"])
         except CodeExecError as error:
             found.append(str(error)[:3])
@@ -773,7 +773,7 @@ async def test_what_may_be_large_has_a_minute(monkeypatch: pytest.MonkeyPatch) -
     configuration = client.Configuration(host="http://127.0.0.1:1")
     records, log = FinishedRecords(configuration, "sandboxes"), OperatorLog(configuration, "codeexec-system")
     for call in (
-        anext(records.list_raw("CodeExecution", "codeexecutions")),
+        anext(records.list_raw(CodeExecution)),
         records.listed("codeexecutions", ()),
         log._pods(),
         log._text("operator", previous=False),
