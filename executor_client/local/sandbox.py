@@ -50,6 +50,7 @@ from executor_client.local.record import (
 )
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.system_calls import ARCHITECTURES
+from executor_client.local.telling import Telling
 from executor_client.local.workspace import Scratch, Workspace
 from executor_client.model.arguments import several
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
@@ -91,8 +92,8 @@ class Work:
     """Put into it."""
     only_fetched: bool = False
     """Bring back only the files that the spec asks for, and not all that the code has changed."""
-    tell: Callable[[OutputChunk], None] | None = None
-    """Gets output as it comes."""
+    tell: Callable[[OutputChunk], object] | None = None
+    """Called with output as it comes. What it raises ends the call."""
     begin: Callable[[], object] = lambda: None
     """Called when it is the turn of this."""
     stops: set[Stop] = field(default_factory=set)
@@ -215,22 +216,24 @@ class LocalSandbox:
 
     async def _in_turn(self, submission: Submission, work: Work, stop: Stop, cancelled: asyncio.Event) -> Ran:
         """Do some work in the thread, when its turn has come; it may be cancelled before."""
-        future = self._thread.submit(self._run, submission, work, stop)
+        telling = Telling(work.tell) if work.tell else None
+        in_thread = replace(work, tell=telling and telling.add)
+        future = self._thread.submit(self._run, submission, in_thread, stop)
         canceller = asyncio.create_task(_stop_when(cancelled, stop, future))
-        waiting = asyncio.wrap_future(future)
+        ended = asyncio.wrap_future(future)
+        ended.add_done_callback(lambda _: future.cancelled() or ended.exception())  # looked at, whatever is raised here
         try:
-            return await asyncio.shield(waiting)
-        except asyncio.CancelledError:
-            if future.cancelled():
-                return self._never_ran(_unbegun(submission, stop))
+            await (telling.until(ended) if telling else asyncio.wait([ended]))
+        except BaseException:
             stop.set()
             if future.cancel():  # its turn has not come, so there is nothing to wait for
                 self._never_ran(_unbegun(submission, stop))
             else:
-                await asyncio.wait([waiting])
+                await asyncio.wait([ended])
             raise
         finally:
             canceller.cancel()
+        return self._never_ran(_unbegun(submission, stop)) if future.cancelled() else future.result()
 
     def _run(self, submission: Submission, work: Work, stop: Stop) -> Ran:
         """Run an execution; in the sandbox's thread."""
