@@ -141,14 +141,14 @@ class LocalSandbox:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
         forks.finalize(self, self._thread.shutdown, wait=False)
 
-    async def stop(self, last: Callable[[], None], over: str, only: Sequence[Stop] | None = None) -> None:
-        """Kill all that runs, or only this, and do something in the thread when it has ended.
+    def stop(self, last: Callable[[], None], over: str, only: Sequence[Stop] | None = None) -> "asyncio.Future[None]":
+        """Kill all that runs, or only this, and do something in the thread when it has ended; to be awaited.
 
         It is done also if the caller does not wait for it. Calls that wait raise SessionEnded with the text `over`.
         """
         for stop in tuple(self._stops) if only is None else only:
             stop.set(over)
-        await asyncio.shield(asyncio.wrap_future(self._thread.submit(last)))
+        return asyncio.shield(asyncio.wrap_future(self._thread.submit(last)))
 
     def unknown(self, language: str, program: str = "") -> str:
         """The message for a language that this machine doesn't run."""

@@ -218,6 +218,24 @@ async def test_an_end_that_is_broken_off_deletes_the_workspace(
     assert not root.exists()
 
 
+async def test_an_end_that_is_cancelled_as_it_begins_ends_the_session(
+    client: codeexec.Client, sandbox: Sandbox
+) -> None:
+    session = client.session(stateful=False)
+    await session.start()
+    root = sandbox._workspaces[session.name].workspace.root
+    began = threading.Event()
+    running = asyncio.create_task(session.run(FOR_EVER, on_output=lambda _: began.set()))
+    await asyncio.to_thread(began.wait)
+    ending = asyncio.create_task(session.end())
+    asyncio.get_running_loop().call_soon(ending.cancel)  # after its first step
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert (await running).error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
+    await client.run("print(1)")  # what was to be done before has been done
+    assert not root.exists()
+
+
 async def test_the_end_of_a_session_ends_only_what_runs_in_it(client: codeexec.Client, sandbox: Sandbox) -> None:
     async with client.session(stateful=False) as session:
         began = threading.Event()
