@@ -217,7 +217,7 @@ class LocalSandbox:
     async def _in_turn(self, submission: Submission, work: Work, stop: Stop, cancelled: asyncio.Event) -> Ran:
         """Do some work in the thread, when its turn has come; it may be cancelled before."""
         telling = Telling(work.tell) if work.tell else None
-        in_thread = replace(work, tell=telling and telling.add)
+        in_thread = replace(work, tell=telling.add if telling else None)
         future = self._thread.submit(self._run, submission, in_thread, stop)
         canceller = asyncio.create_task(_stop_when(cancelled, stop, future))
         ended = asyncio.wrap_future(future)
@@ -266,7 +266,7 @@ class LocalSandbox:
         workspace = scratch.workspace
         for file in work.files:
             put(workspace, file.path, file.content)
-        before = workspace.marks()
+        workspace.survey()
         for block in work.blocks:
             totals, started_at = progress.output.totals, _now()
             end = self.run_one(workspace, block, spec, progress.output, stop)
@@ -276,11 +276,8 @@ class LocalSandbox:
         progress.output.finish()
         if not work.blocks:
             progress.last = BlockEnd(Event.EXITED_ZERO, 0)
-        sources = frozenset(block.file for block in work.blocks)
-        if work.only_fetched:
-            progress.artifacts, progress.artifacts_omitted, files = workspace.selected(before, sources, spec.artifacts)
-        else:
-            progress.artifacts, progress.artifacts_omitted, files = workspace.changed(before, sources)
+        found = workspace.selected(spec.artifacts) if work.only_fetched else workspace.changed()
+        progress.artifacts, progress.artifacts_omitted, files = found
         code_file = str(workspace.files / work.blocks[0].file) if work.blocks else None
         output = progress.output.contents()
         fetched = {artifact_key(i): files[one.path] for i, one in enumerate(progress.artifacts) if one.fetched}
