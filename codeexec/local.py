@@ -15,9 +15,8 @@ and what doesn't. It needs the extra `local`.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from contextvars import ContextVar, copy_context
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +32,7 @@ from executor_client.local.sandbox import LocalSandbox, Work
 from executor_client.local.supervised import Stop
 from executor_client.local.workspace import Scratch
 from executor_client.model.blocks import PreparedBlock, SourceBlock, WorkspaceFile, all_prepared, check_size
-from executor_client.model.results import ExecutionResult, OutputChunk
+from executor_client.model.results import ExecutionResult
 from executor_client.runtime import forks, telemetry
 
 __all__ = ["LocalApproval", "Sandbox"]
@@ -41,9 +40,6 @@ __all__ = ["LocalApproval", "Sandbox"]
 _IDLE_SECONDS: Final = 1800
 _LIFETIME_SECONDS: Final = 28_800
 """What a client asks for by default, and a session of this machine has not: it lives until it is ended."""
-
-_telling: Final[ContextVar[tuple["Sandbox", ...]]] = ContextVar("_telling", default=())
-"""Whose callbacks this is called from. Each of them holds up the thread of its sandbox."""
 
 
 class Sandbox:
@@ -103,17 +99,12 @@ class Sandbox:
         """Run blocks in order, in a workspace of their own or in that of a session; see `Client.run`.
 
         Raises:
-            NotSupported: this machine can't do what is asked for, or a callback of another call asks for it.
+            NotSupported: this machine can't do what is asked for.
             SessionEnded: the session is over; nothing was run.
             ValueError: a block can't be run, or blocks and files are too large.
             Timeout: the turn of this call did not come within `request.start_seconds`.
             Error: see `codeexec`.
         """
-        if self in _telling.get():
-            raise NotSupported(
-                "on_output asks for another call, but the local sandbox runs them one after the other: make that "
-                "call when this one has ended"
-            )
         _refuse(request)
         prepared = all_prepared(blocks)
         check_size(prepared, files)
@@ -136,7 +127,7 @@ class Sandbox:
                     open=lambda: nullcontext(self._workspace(session)) if session else Scratch.of_one_call(self),
                     files=files,
                     only_fetched=True,
-                    tell=self._in_context(on_output),
+                    tell=on_output,
                     begin=lambda: loop.call_soon_threadsafe(_has_begun, starting),
                     stops=self._stops.get(session or "", set()),
                 )
@@ -196,21 +187,11 @@ class Sandbox:
         self._workspaces[name], self._stops[name] = Scratch(self), set()
 
     async def end(self, name: str) -> None:
-        """End a session: what runs in it is killed, and its workspace deleted. A callback doesn't wait for that."""
+        """End a session: what runs in it is killed, and its workspace deleted."""
         if scratch := self._workspaces.pop(name, None):
             over = f"session {name!r} is over: it was ended before this call ran. Start a new session. Nothing was run"
             stops = tuple(self._stops.pop(name, ()))
-            ended = asyncio.ensure_future(self._sandbox.stop(scratch.delete, over, stops))
-            if self not in _telling.get():
-                await ended
-
-    def _in_context(self, on_output: OnOutput | None) -> Callable[[OutputChunk], None] | None:
-        """The callback, in the context of the call."""
-        if on_output is None:
-            return None
-        context = copy_context()
-        context.run(_telling.set, (*_telling.get(), self))
-        return lambda chunk: context.run(on_output, chunk)
+            await self._sandbox.stop(scratch.delete, over, stops)
 
     def _workspace(self, session: str) -> Scratch:
         if session not in self._workspaces:

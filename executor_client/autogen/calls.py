@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from codeexec_api import Phase
+from codeexec_api.digests import sha256_hex
 from codeexec_api.v1alpha1.bounds import MAX_FILES, MAX_PAYLOAD_BYTES
 from executor_client.autogen.base import FunctionModule
 from executor_client.client.client import CodeExecutionClient
@@ -130,10 +131,11 @@ class Calls:
         )
         if not self.folder:
             return result
-        # All files match: also those that were sent.
-        sent = {block.file for block in blocks} | {file.path for file in files}
-        made = tuple(one for one in result.artifacts if one.path not in sent)
-        contents = {path: content for path, content in result.files.items() if path not in sent}
+        # All files match: also those that are as they were sent.
+        sent = {(block.file, sha256_hex(block.content)) for block in blocks}
+        sent |= {(file.path, sha256_hex(file.content)) for file in files}
+        made = tuple(one for one in result.artifacts if (one.path, one.sha256) not in sent)
+        contents = {one.path: result.files[one.path] for one in made if one.path in result.files}
         return keep_artifacts(self.folder, replace(result, artifacts=made), contents)
 
     def _demand(self, checked: ExecutionResult) -> None:

@@ -59,7 +59,7 @@ class Output:
         tell: called with what is kept, as it comes.
     """
 
-    def __init__(self, most: int, tell: Callable[[OutputChunk], None] | None = None) -> None:
+    def __init__(self, most: int, tell: Callable[[OutputChunk], object] | None = None) -> None:
         self._tell = tell
         self._streams = {name: Stream(most) for name in STREAMS}
         self._order: list[tuple[StreamName, int]] = []

@@ -50,6 +50,7 @@ from executor_client.local.record import (
 )
 from executor_client.local.supervised import Stop, run_block
 from executor_client.local.system_calls import ARCHITECTURES
+from executor_client.local.telling import Telling
 from executor_client.local.workspace import Scratch, Workspace
 from executor_client.model.arguments import several
 from executor_client.model.blocks import PreparedBlock, WorkspaceFile
@@ -91,8 +92,8 @@ class Work:
     """Put into it."""
     only_fetched: bool = False
     """Bring back only the files that the spec asks for, and not all that the code has changed."""
-    tell: Callable[[OutputChunk], None] | None = None
-    """Gets output as it comes."""
+    tell: Callable[[OutputChunk], object] | None = None
+    """Called with output as it comes. What it raises ends the call."""
     begin: Callable[[], object] = lambda: None
     """Called when it is the turn of this."""
     stops: set[Stop] = field(default_factory=set)
@@ -140,14 +141,14 @@ class LocalSandbox:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="codeexec-local")
         forks.finalize(self, self._thread.shutdown, wait=False)
 
-    async def stop(self, last: Callable[[], None], over: str, only: Sequence[Stop] | None = None) -> None:
-        """Kill all that runs, or only this, and do something in the thread when it has ended.
+    def stop(self, last: Callable[[], None], over: str, only: Sequence[Stop] | None = None) -> "asyncio.Future[None]":
+        """Kill all that runs, or only this, and do something in the thread when it has ended; to be awaited.
 
         It is done also if the caller does not wait for it. Calls that wait raise SessionEnded with the text `over`.
         """
         for stop in tuple(self._stops) if only is None else only:
             stop.set(over)
-        await asyncio.shield(asyncio.wrap_future(self._thread.submit(last)))
+        return asyncio.shield(asyncio.wrap_future(self._thread.submit(last)))
 
     def unknown(self, language: str, program: str = "") -> str:
         """The message for a language that this machine doesn't run."""
@@ -215,22 +216,24 @@ class LocalSandbox:
 
     async def _in_turn(self, submission: Submission, work: Work, stop: Stop, cancelled: asyncio.Event) -> Ran:
         """Do some work in the thread, when its turn has come; it may be cancelled before."""
-        future = self._thread.submit(self._run, submission, work, stop)
+        telling = Telling(work.tell) if work.tell else None
+        in_thread = replace(work, tell=telling.add if telling else None)
+        future = self._thread.submit(self._run, submission, in_thread, stop)
         canceller = asyncio.create_task(_stop_when(cancelled, stop, future))
-        waiting = asyncio.wrap_future(future)
+        ended = asyncio.wrap_future(future)
+        ended.add_done_callback(lambda _: future.cancelled() or ended.exception())  # looked at, whatever is raised here
         try:
-            return await asyncio.shield(waiting)
-        except asyncio.CancelledError:
-            if future.cancelled():
-                return self._never_ran(_unbegun(submission, stop))
+            await (telling.until(ended) if telling else asyncio.wait([ended]))
+        except BaseException:
             stop.set()
             if future.cancel():  # its turn has not come, so there is nothing to wait for
                 self._never_ran(_unbegun(submission, stop))
             else:
-                await asyncio.wait([waiting])
+                await asyncio.wait([ended])
             raise
         finally:
             canceller.cancel()
+        return self._never_ran(_unbegun(submission, stop)) if future.cancelled() else future.result()
 
     def _run(self, submission: Submission, work: Work, stop: Stop) -> Ran:
         """Run an execution; in the sandbox's thread."""
@@ -263,7 +266,7 @@ class LocalSandbox:
         workspace = scratch.workspace
         for file in work.files:
             put(workspace, file.path, file.content)
-        before = workspace.marks()
+        workspace.survey()
         for block in work.blocks:
             totals, started_at = progress.output.totals, _now()
             end = self.run_one(workspace, block, spec, progress.output, stop)
@@ -273,11 +276,8 @@ class LocalSandbox:
         progress.output.finish()
         if not work.blocks:
             progress.last = BlockEnd(Event.EXITED_ZERO, 0)
-        sources = frozenset(block.file for block in work.blocks)
-        if work.only_fetched:
-            progress.artifacts, progress.artifacts_omitted, files = workspace.selected(before, sources, spec.artifacts)
-        else:
-            progress.artifacts, progress.artifacts_omitted, files = workspace.changed(before, sources)
+        found = workspace.selected(spec.artifacts) if work.only_fetched else workspace.changed()
+        progress.artifacts, progress.artifacts_omitted, files = found
         code_file = str(workspace.files / work.blocks[0].file) if work.blocks else None
         output = progress.output.contents()
         fetched = {artifact_key(i): files[one.path] for i, one in enumerate(progress.artifacts) if one.fetched}

@@ -119,10 +119,11 @@ class _Run:
         deadline = time.monotonic() + _START_SECONDS
         while self._control in selector.get_map():
             left = deadline - time.monotonic()
-            if left <= 0:
+            ready = selector.select(max(left, 0))
+            if left <= 0 and all(key.fileobj is not self._control for key, _ in ready):  # what is said came in time
                 deadline = self._late()
                 continue
-            for key, _ in selector.select(left):
+            for key, _ in ready:
                 if key.fileobj is stopped:
                     selector.unregister(stopped)
                     deadline = self._ask(Event.CANCEL)

@@ -70,9 +70,10 @@ class Workspace:
         self.temporary: Final = self.root / "tmp"
         self.files.mkdir(mode=0o700)
         self.temporary.mkdir(mode=0o700)
+        self._seen: set[int] = set()
 
     def write(self, name: str, content: bytes, *, anew: bool = False) -> None:
-        """Put a file in. With `anew`, what stands under its name goes, and so does its mode.
+        """Put a file in, which is no change. With `anew`, what stands under its name goes, and so does its mode.
 
         Raises:
             OSError: a folder has this name, or a part of the path is no folder.
@@ -87,11 +88,11 @@ class Workspace:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), name)
         if anew:
             (folder / last).unlink(missing_ok=True)
-        write_inside(self.files, name, content, any_name=True)
+        self._seen.add(_mark(name, write_inside(self.files, name, content, any_name=True).lstat()))
 
-    def marks(self) -> frozenset[int]:
-        """How each file looks: a number for each, because code may make very many."""
-        return frozenset(_mark(*one) for one in _Survey(self.files).files())
+    def survey(self) -> None:
+        """Note how each file looks: a number for each, because code may make very many. Changes count from here."""
+        self._seen = {_mark(*one) for one in _Survey(self.files).files()}
 
     def read(self, name: str) -> bytes | None:
         """A regular file, at most `MAX_FETCH_BYTES` of it and one more; None if it can't be read."""
@@ -102,36 +103,30 @@ class Workspace:
                     return file.read(MAX_FETCH_BYTES + 1)
         return None
 
-    def changed(
-        self, before: frozenset[int], sources: frozenset[str]
-    ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
-        """Files made or changed since, in order of path; how many are not named; and the content of the small ones.
+    def changed(self) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
+        """Files that code has made or changed since `survey`, in order of path, without those that `write` put in.
 
-        `sources` were put in since, and don't count.
+        Also how many are not named, and the content of the small ones.
         """
-        sizes, omitted = self._choose(before, sources, ArtifactRequest(list="Changed"))
+        sizes, omitted = self._choose(ArtifactRequest(list="Changed"))
         artifacts, contents = self._look_at(sizes, fitting(sizes, ["*"], MAX_FETCH_BYTES))
         return tuple(one.model_copy(update={"fetched": False}) for one in artifacts), omitted, contents
 
-    def selected(
-        self, before: frozenset[int], sources: frozenset[str], request: ArtifactRequest
-    ) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
+    def selected(self, request: ArtifactRequest) -> tuple[tuple[ArtifactStatus, ...], int, dict[str, bytes]]:
         """As `changed`, but the files that a request lists, and the content of those that it fetches."""
-        sizes, omitted = self._choose(before, sources, request)
+        sizes, omitted = self._choose(request)
         fetched = {name: size for name, size in sizes.items() if selected(name, request.fetch)}
         artifacts, contents = self._look_at(sizes, fitting(fetched, request.fetch, MAX_FETCH_BYTES))
         return artifacts, omitted, contents
 
-    def _choose(
-        self, before: frozenset[int], sources: frozenset[str], request: ArtifactRequest
-    ) -> tuple[dict[str, int], int]:
+    def _choose(self, request: ArtifactRequest) -> tuple[dict[str, int], int]:
         """Sizes of the files to name, in order of path, and how many are not named. Those to fetch come first."""
         survey, matching = _Survey(self.files), 0
 
         def candidates() -> Iterator[tuple[int, str, int]]:
             nonlocal matching
             for name, found in survey.files():
-                changed = name not in sources and _mark(name, found) not in before
+                changed = _mark(name, found) not in self._seen
                 if selected(name, request.fetch) or {"None": False, "Changed": changed, "All": True}[request.list]:
                     matching += 1
                     yield place(name, request.fetch), name, found.st_size

@@ -20,6 +20,7 @@ from codeexec_api.languages import unknown_language
 from executor_client import ClusterRef, ClusterUnreachable, CodeExecutionClient, ExecutionResult, KubernetesCodeExecutor
 from executor_client.autogen.base import to_autogen
 from executor_client.autogen.kubernetes import KubernetesCodeResult
+from executor_client.testing import FakeBlock, FakeCluster, FakeOutcome
 
 
 @pytest.fixture
@@ -137,6 +138,29 @@ def test_what_can_not_be_written_down_is_not_dumped() -> None:
     assert "print" not in dumped
     assert not re.search(r"session-[0-9a-f]+", dumped)
     assert CodeExecutor.load_component(json.loads(dumped)).functions == []  # type: ignore[attr-defined]
+
+
+async def test_a_source_or_module_that_code_changes_is_a_changed_file(tmp_path: Path) -> None:
+    """Not so what it leaves as it was sent."""
+
+    def function() -> int:
+        return 1
+
+    def rewrite(block: FakeBlock) -> FakeOutcome:
+        if block.code.endswith("rewrite"):
+            block.files.update({"state.py": b"n = 2", "functions.py": b"n = 3"})
+        return FakeOutcome()
+
+    client = FakeCluster(run=rewrite).client()
+    executor = KubernetesCodeExecutor(client=client, work_dir=tmp_path, session="per-call", functions=[function])
+    for code, changed in (
+        ("leave", {}),
+        ("rewrite", {"functions.py": "n = 3", "state.py": "n = 2"}),
+    ):
+        block = CodeBlock(f"# filename: state.py\n{code}", "python")
+        result = await executor.execute_code_blocks([block], CancellationToken())
+        assert [(one.path, one.fetched) for one in result.artifacts] == [(path, True) for path in changed]
+        assert {path: (tmp_path / path).read_text() for path in changed} == changed
 
 
 @pytest.mark.parametrize(

@@ -149,25 +149,46 @@ async def test_a_session_that_is_over(client: codeexec.Client) -> None:
         await session.files.list()
 
 
-def test_a_callback_is_refused_another_call_and_may_end_its_session(sandbox: Sandbox) -> None:
-    """Both would wait for the thread that the callback holds up."""
-    refused: list[BaseException] = []
+def test_a_callback_may_end_its_session_and_make_another_call(sandbox: Sandbox) -> None:
+    """A callback does not hold up the thread of the sandbox."""
+    said: list[str | None] = []
     with sync.Client(agent="a", backend=sandbox) as client:
         session = client.session(stateful=False)
         session.start()
         root = sandbox._workspaces[session.name].workspace.root
 
         def call(_: codeexec.OutputChunk) -> None:
-            with pytest.raises(codeexec.NotSupported, match="one after the other") as caught:
-                client.run("print(1)")
-            refused.append(caught.value)
             session.end()
+            said.append(client.run("print(2)").text)
 
         result = session.run(FOR_EVER, on_output=call)
         assert result.error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
-        assert client.run("print(2)").text == "2"
-        assert refused
+        assert set(said) == {"2"}
         assert not root.exists()
+
+
+async def test_a_task_that_a_callback_has_made_may_make_a_call_later(client: codeexec.Client) -> None:
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    made: list[asyncio.Task[codeexec.Result]] = []
+
+    async def call() -> codeexec.Result:
+        await over.wait()
+        return await client.run("print(2)")
+
+    async def make() -> None:
+        made.append(asyncio.create_task(call()))
+
+    await client.run("print(1)", on_output=lambda _: asyncio.run_coroutine_threadsafe(make(), loop).result(60))
+    over.set()
+    assert (await made[0]).text == "2"
+
+
+async def test_a_callback_that_raises_stop_iteration_ends_its_call(client: codeexec.Client) -> None:
+    """A future that gets StopIteration never ends."""
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        async with asyncio.timeout(60):
+            await client.run(FOR_EVER, timeout=1, on_output=lambda _: next(iter(())))
+    assert (await client.run("print(2)")).text == "2"
 
 
 async def test_a_session_starts_once(client: codeexec.Client) -> None:
@@ -193,6 +214,24 @@ async def test_an_end_that_is_broken_off_deletes_the_workspace(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    await client.run("print(1)")  # what was to be done before has been done
+    assert not root.exists()
+
+
+async def test_an_end_that_is_cancelled_as_it_begins_ends_the_session(
+    client: codeexec.Client, sandbox: Sandbox
+) -> None:
+    session = client.session(stateful=False)
+    await session.start()
+    root = sandbox._workspaces[session.name].workspace.root
+    began = threading.Event()
+    running = asyncio.create_task(session.run(FOR_EVER, on_output=lambda _: began.set()))
+    await asyncio.to_thread(began.wait)
+    ending = asyncio.create_task(session.end())
+    asyncio.get_running_loop().call_soon(ending.cancel)  # after its first step
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert (await running).error == codeexec.CodeError("CancelRequested", "cancelled; the code was killed")
     await client.run("print(1)")  # what was to be done before has been done
     assert not root.exists()
 

@@ -1,5 +1,7 @@
 """What docs/local-sandbox.md promises: the same calls have the same results here as in a cluster, which is a fake."""
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +40,31 @@ async def test_a_block_whose_name_is_taken_ends_the_call_and_keeps_its_output(ma
     here, cluster = seen
     assert here == cluster
     assert here[:3] == (126, "NonZeroExit", f"important\npython3: {said}\n")
+
+
+REWRITE = """# filename: state.py
+with open("state.py", "w") as file:
+    file.write("n = 2")
+"""
+
+
+def rewrite(block: FakeBlock) -> FakeOutcome:
+    if block.filename == "state.py":
+        block.files["state.py"] = b"n = 2"
+    return FakeOutcome()
+
+
+async def test_a_source_that_code_changes_is_a_changed_file(make: Any, tmp_path: Path) -> None:
+    """Not so the sources that it leaves as they are."""
+    seen = []
+    fake = FakeCluster(run=rewrite).client()
+    for index, executor in enumerate((make, partial(KubernetesCodeExecutor, client=fake))):
+        folder = tmp_path / str(index)
+        async with executor(work_dir=folder) as one:
+            blocks = [CodeBlock("# filename: same.py\n1", "python"), CodeBlock(REWRITE, "python")]
+            result = await one.execute_code_blocks(blocks, CancellationToken())
+        seen.append(([(file.path, file.fetched) for file in result.artifacts], (folder / "state.py").read_text()))
+    assert seen == [([("state.py", True)], "n = 2")] * 2
 
 
 @pytest.mark.parametrize("written", [b"ab\xe2\x82", "\xe9".encode() * 600, b"\xff" * 600, b"a" * 1025, b"a" * 1024])
