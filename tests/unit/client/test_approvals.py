@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import yaml
@@ -11,8 +13,9 @@ from autogen_core.code_executor import CodeBlock
 from click.testing import CliRunner
 from patient import lasts_out_outages
 
-from codeexec_api import ExecutionPolicySpec, Limits
+from codeexec_api import CodeExecution, ExecutionPolicySpec, Limits
 from executor_client import (
+    ApprovalRequest,
     ApprovalWait,
     ClusterUnreachable,
     CodeExecutionClient,
@@ -132,6 +135,27 @@ class TestCalls:
         monkeypatch.setattr(FakeTransport, "cancel", fail)
         with pytest.raises(ExecutionLost, match=r"was not approved within 0.01 s, nor ended 0.1 s later; see"):
             await fake.client().execute(BLOCKS, request(ApprovalWait(seconds=0.01)))
+
+    async def test_a_wait_that_is_abandoned_takes_no_limit_from_another_wait_on_the_handle(
+        self, fake, monkeypatch
+    ) -> None:
+        changes, watches = FakeTransport.changes, asyncio.Semaphore(0)
+
+        def watched(*arguments: Any) -> AsyncGenerator[CodeExecution, None]:
+            watches.release()
+            return changes(*arguments)
+
+        monkeypatch.setattr(FakeTransport, "changes", watched)
+        asked: list[ApprovalRequest] = []
+        handle = await fake.client().submit(BLOCKS, request(ApprovalWait(seconds=0.5, notify=asked.append)))
+        result = asyncio.create_task(handle.result())
+        await watches.acquire()
+        output = asyncio.create_task(anext(handle.output()))
+        await watches.acquire()
+        output.cancel()
+        async with asyncio.timeout(execution.OPERATOR_SECONDS / 2):
+            assert (await result).reason == (await handle.result()).reason == "ApprovalTimeout"
+        assert len(asked) == 1
 
     async def test_the_policy_ends_the_wait_of_a_call_that_has_no_limit(self, fake, human) -> None:
         call = asyncio.create_task(fake.client().execute(BLOCKS, request()))
