@@ -80,6 +80,13 @@ class Execution:
         """True when the end has been seen."""
         return self._latest is not None and over(self._latest)
 
+    @property
+    def outcome(self) -> CodeExecution | None:
+        """The record, if the end has been seen, or a question to a human that the caller doesn't wait for."""
+        latest = self._latest
+        asks = latest and latest.status.phase is Phase.AWAITING_APPROVAL and self._approval.mode == "return"
+        return latest if self.ended or asks else None
+
     async def cancel(self) -> None:
         """Stop the code. Nothing happens if it has ended.
 
