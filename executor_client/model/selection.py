@@ -4,10 +4,13 @@ The runner has the same rules: `report_artifacts` in `operator/sandbox/workspace
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from codeexec_api import CodeExecutionSpec
+from codeexec_api.languages import default_file_name
 from codeexec_api.paths import MAX_PATH_BYTES
+from executor_client.model.results import Artifact
 
 
 def literally(path: str) -> str:
@@ -38,3 +41,15 @@ def fitting(sizes: Mapping[str, int], fetch: Sequence[str], room: int) -> frozen
             chosen.append(path)
             room -= sizes[path]
     return frozenset(chosen)
+
+
+def sent_by(spec: CodeExecutionSpec) -> frozenset[tuple[str, str]]:
+    """Path and SHA-256 of each file that is in the workspace before the code: files, and the sources of blocks."""
+    sources = {(one.filename or default_file_name(one.language, one.sha256), one.sha256) for one in spec.blocks}
+    return frozenset(sources | {(one.path, one.sha256) for one in spec.files or ()})
+
+
+def as_sent(artifacts: Iterable[Artifact], sent: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Paths of the files that are still what was sent; `sent` has path and SHA-256."""
+    known = frozenset(sent)
+    return frozenset(one.path for one in artifacts if (one.path, one.sha256) in known)

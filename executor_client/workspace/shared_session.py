@@ -118,6 +118,11 @@ class SharedSession:
             dropped, self._current = self._current, None
             return dropped
 
+    def opened(self, name: str) -> OpenSession | None:
+        """The open session, if this is its name."""
+        current = self._current
+        return current if current and current.session.name == name else None
+
     async def end(self, *, calls_seconds: float = 0) -> None:
         """End the session, if there is one; the next call gets a new one. Calls that wait for their turn don't run.
 
