@@ -12,7 +12,7 @@ from codeexec._backend import Backend
 from codeexec._files import Files
 from codeexec._result import Result, is_display
 from codeexec_api import Limits
-from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
 from executor_client.client.request import OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.model.arguments import contents, seconds, to_fetch, whole_seconds
@@ -121,7 +121,8 @@ class Session:
             session=self.name,
             on_output=on_output,
         )
-        left = [one for one in result.artifacts if is_display(one.path) and not one.fetched and one.sha256]
+        shown = [one for one in result.artifacts if is_display(one.path) and not one.fetched]
+        left = [one for one in shown if one.size_bytes <= MAX_FETCH_BYTES]
         return Result.of(result, wanted, await fetch_after(self._handle, result.name, left))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from codeexec_api import CodeExecution
-from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import Artifact, ExecutionResult
@@ -68,6 +68,14 @@ def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[s
             result.name,
             MAX_FETCH_BYTES,
             ", ".join(left),
+        )
+    if result.artifacts_omitted:
+        logger.warning(
+            "%d files of execution %s were not copied into work_dir: its record names at most %d files, and none with "
+            "an unusable name",
+            result.artifacts_omitted,
+            result.name,
+            MAX_ARTIFACTS,
         )
     return replace(result, artifacts=artifacts, files=contents)
 

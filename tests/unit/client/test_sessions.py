@@ -683,6 +683,38 @@ async def test_a_file_that_a_later_call_has_changed_is_not_fetched_for_an_earlie
     assert await fetch_after(session, second.name, second.artifacts) == {"out.txt": b"second"}
 
 
+async def test_files_whose_digest_the_record_lacks_come_into_the_folder(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.testing.output._MAX_HASHED_BYTES", 0)
+    result = await call(make(work_dir=tmp_path), "write result.csv 1,2")
+    assert [(one.path, one.sha256, one.fetched) for one in result.artifacts] == [("result.csv", None, True)]
+    assert (tmp_path / "result.csv").read_text() == "1,2"
+    assert "not" not in caplog.text
+
+
+async def test_a_file_without_a_digest_is_not_fetched_if_a_later_call_has_changed_its_size(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.testing.output._MAX_HASHED_BYTES", 0)
+    session = await fake.client().open_session(Request(agent="a"))
+    first = await session.execute([SourceBlock("python", "write out.txt first")])
+    assert await fetch_after(session, first.name, first.artifacts) == {"out.txt": b"first"}, "control"
+    await session.execute([SourceBlock("python", "write out.txt second")])
+    assert await fetch_after(session, first.name, first.artifacts) == {}
+
+
+@pytest.mark.parametrize("session", ["per-executor", "per-call"])
+async def test_files_that_the_record_does_not_name_are_told_of(
+    session: Any, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.testing.output.MAX_ARTIFACTS", 4)
+    result = await call(make(work_dir=tmp_path, session=session), *(f"write {number} x" for number in range(5)))
+    assert (tmp_path / "0").exists()
+    assert f"files of execution {result.execution} were not copied into work_dir" in caplog.text
+    assert "its record names at most 256 files" in caplog.text
+
+
 async def test_a_cancellation_that_is_refused_is_not_repeated(
     fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -262,6 +262,20 @@ async def test_a_display_that_is_too_large_stands_in_the_artifacts_only() -> Non
     assert [(one.path, one.size_bytes) for one in result.artifacts] == [("output-1-1.png", 16 * 2**20 + 1)]
 
 
+async def test_a_display_whose_digest_the_record_lacks_is_shown_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record has digests for at most 64 MiB."""
+    monkeypatch.setattr("executor_client.testing.output._MAX_HASHED_BYTES", 0)
+
+    def show(block: FakeBlock) -> FakeOutcome:
+        block.files["output-1-1.png"] = b"png"
+        return FakeOutcome()
+
+    async with codeexec.Client(agent="a", backend=FakeCluster(run=show).client()).session() as session:
+        result = await session.run("show()")
+    assert [one.sha256 for one in result.artifacts] == [None]
+    assert [one.png for one in result.displays] == [b"png"]
+
+
 async def test_displays_that_can_not_be_fetched_do_not_hide_the_result(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
