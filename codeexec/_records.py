@@ -56,8 +56,9 @@ class Executions:
         """
         execution = self._cluster.attach(name)
         result = await execution.result()
-        fetch = (await execution.finished()).spec.artifacts.fetch
-        return Result.of(result, [one for one in fetch if one != DISPLAY_PATTERN])
+        spec = (await execution.finished()).spec
+        fetch = [one for one in spec.artifacts.fetch if one != DISPLAY_PATTERN]
+        return Result.of(result, fetch, spec.blocks, spec.files or ())
 
     async def output(self, name: str) -> AsyncGenerator[OutputChunk, None]:
         """Iterate over the output of an execution from its beginning, as it comes, until it ends.

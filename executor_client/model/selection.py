@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from codeexec_api import CodeExecutionSpec
+from codeexec_api import Block, File
 from codeexec_api.languages import default_file_name
 from codeexec_api.paths import MAX_PATH_BYTES
 from executor_client.model.results import Artifact
@@ -43,13 +43,8 @@ def fitting(sizes: Mapping[str, int], fetch: Sequence[str], room: int) -> frozen
     return frozenset(chosen)
 
 
-def sent_by(spec: CodeExecutionSpec) -> frozenset[tuple[str, str]]:
-    """Path and SHA-256 of each file that is in the workspace before the code: files, and the sources of blocks."""
-    sources = {(one.filename or default_file_name(one.language, one.sha256), one.sha256) for one in spec.blocks}
-    return frozenset(sources | {(one.path, one.sha256) for one in spec.files or ()})
-
-
-def as_sent(artifacts: Iterable[Artifact], sent: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Paths of the files that are still what was sent; `sent` has path and SHA-256."""
-    known = frozenset(sent)
-    return frozenset(one.path for one in artifacts if (one.path, one.sha256) in known)
+def as_sent(artifacts: Iterable[Artifact], blocks: Iterable[Block], files: Iterable[File]) -> frozenset[str]:
+    """Paths of the files, and of the sources of blocks, that the code has left as they were sent: by path and SHA-256."""
+    sent = {(one.filename or default_file_name(one.language, one.sha256), one.sha256) for one in blocks}
+    sent |= {(one.path, one.sha256) for one in files}
+    return frozenset(one.path for one in artifacts if (one.path, one.sha256) in sent)

@@ -11,7 +11,7 @@ from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import Artifact, ExecutionResult
-from executor_client.model.selection import as_sent, literally, sent_by
+from executor_client.model.selection import as_sent, literally
 from executor_client.workspace.batches import PATTERNS_AT_ONCE, fetch_after, groups
 from executor_client.workspace.shared_session import OpenSession, SharedSession
 from executor_client.workspace.work_dir import NameRefused, WorkDir, is_kept_source
@@ -85,7 +85,7 @@ async def keep_later(
 ) -> ExecutionResult:
     """Copy the files of an execution that no call waits for into work_dir, as its call would have done."""
     if result.session is None:
-        unchanged = as_sent(result.artifacts, sent_by(record.spec))
+        unchanged = as_sent(result.artifacts, record.spec.blocks, record.spec.files or ())
         made = tuple(one for one in result.artifacts if one.path not in unchanged)
         contents = {path: content for path, content in result.files.items() if path not in unchanged}
         return keep_artifacts(folder, replace(result, artifacts=made), contents)

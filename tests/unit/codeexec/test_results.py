@@ -223,6 +223,24 @@ async def test_files_are_those_that_were_asked_for() -> None:
             assert set(result.files) == {path for path in UNASKED if any(fnmatchcase(path, one) for one in fetch)}
 
 
+@pytest.mark.parametrize("fetch", [[], ["output-1-1.png"]])
+async def test_files_of_the_caller_that_the_code_leaves_alone_are_no_displays(fetch: list[str]) -> None:
+    def show(block: FakeBlock) -> FakeOutcome:
+        block.files["output-1-2.png"] = b"changed"
+        return FakeOutcome()
+
+    files: dict[str, bytes | str] = {"output-1-1.png": b"mine", "output-1-2.png": b"mine"}
+    async with codeexec.Client(agent="a", backend=FakeCluster(run=show).client()) as client:
+        alone = await client.run("show()", files=files, fetch=fetch)
+        later = await client.executions.result(alone.execution)
+        async with client.session() as session:
+            in_session = await session.run("show()", files=files, fetch=fetch)
+    for result in (alone, later, in_session):
+        assert [one.png for one in result.displays] == [b"changed"]
+        assert [one.path for one in result.artifacts] == [*fetch, "output-1-2.png"]
+        assert list(result.files) == fetch
+
+
 async def test_a_display_does_not_push_out_what_was_asked_for() -> None:
     def show(block: FakeBlock) -> FakeOutcome:
         block.files["output-1-1.png"] = bytes(2 * 2**20)
