@@ -76,10 +76,15 @@ class Display:
         """The parsed value; None if this isn't of type `application/json`.
 
         Raises:
-            ValueError: the code has written something else under that type.
+            ValueError: the code has written something else under that type, or what is nested too deeply.
         """
         content = self._if("application/json")
-        return None if content is None else json.loads(content)
+        try:
+            return None if content is None else json.loads(content)
+        except RecursionError:
+            raise ValueError(
+                f"{self.path} is nested too deeply to be parsed: use data, and parse it yourself"
+            ) from None
 
     def _if(self, mime_type: str) -> bytes | None:
         return self.data if self.mime_type == mime_type else None

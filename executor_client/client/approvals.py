@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal, Self, TypeAlias
 
 from codeexec_api import CodeExecution, Grant, Phase
+from executor_client.model import arguments
 from executor_client.runtime import asyncio_tasks
 
 ApprovalMode: TypeAlias = Literal["wait", "return"]
@@ -49,7 +50,7 @@ class ApprovalWait:
     """What a call does while a human has to decide.
 
     Raises:
-        ValueError: `seconds` is not positive, or `mode` is unknown.
+        ValueError: `seconds` is no number greater than 0, or `mode` is unknown.
     """
 
     mode: ApprovalMode = "wait"
@@ -64,8 +65,7 @@ class ApprovalWait:
     def __post_init__(self) -> None:
         if self.mode not in ("wait", "return"):
             raise ValueError(f"mode is {self.mode!r}, but must be 'wait' or 'return'")
-        if self.seconds is not None and self.seconds <= 0:
-            raise ValueError(f"seconds is {self.seconds}, but must be greater than 0, or None")
+        arguments.seconds("seconds", self.seconds)
 
 
 class Patience:

@@ -202,6 +202,12 @@ async def test_displays_by_type_in_the_order_in_which_they_were_shown() -> None:
     assert (text.mime_type, text.text) == ("text/plain", "text\ufffd")
 
 
+@pytest.mark.parametrize("content", [b"[" * 200_000, b"\xff", b"{"], ids=["too deep", "no text", "no JSON"])
+def test_json_that_can_not_be_read_is_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"too deeply|decode byte|property name"):
+        _ = codeexec.Display("application/json", content, "output-1-1.json").json
+
+
 UNASKED = {**SHOWN, **OTHERS, "output-2-report.final.csv": b"", "output-1-2-3.png": b"", "output-1-2.png.txt": b""}
 
 
