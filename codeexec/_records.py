@@ -49,6 +49,8 @@ class Executions:
     async def result(self, name: str) -> Result:
         """Wait for the end of an execution, and return what came out.
 
+        Displays of an execution in a session stand in `Result.artifacts` only: `session.files.read` has them.
+
         Raises:
             NotFound: the namespace has no object with this name.
             OutputUnavailable: large output is gone. The cluster keeps it for a limited time.
