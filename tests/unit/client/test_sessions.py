@@ -15,7 +15,7 @@ from autogen_core.code_executor import CodeBlock
 from patient import lasts_out_outages
 from polling import settled, time_limit_passes_once, until
 
-from codeexec_api import ExecutionPolicySpec, Limits, Phase, Reason
+from codeexec_api import CodeSession, ExecutionPolicySpec, Limits, Phase, Reason
 from executor_client import (
     ClusterRef,
     ClusterUnreachable,
@@ -35,7 +35,7 @@ from executor_client.client import waiting
 from executor_client.runtime.asyncio_tasks import completed
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 from executor_client.testing.transport import FakeTransport
-from executor_client.workspace import session_finalizer
+from executor_client.workspace import session_finalizer, shared_session
 from executor_client.workspace.batches import fetch_after
 
 
@@ -651,6 +651,30 @@ async def test_an_executor_that_is_collected_ends_its_session(fake: FakeCluster,
         if thread.name == "codeexec-session-finalizer":
             thread.join()
     assert farewells == [f"here/{fake.sessions[0].metadata.name}"]
+
+
+@pytest.mark.parametrize("gives_up", ["call", "stop"])
+async def test_a_session_that_comes_after_the_others_have_given_it_up_is_ended(
+    fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, gives_up: str
+) -> None:
+    monkeypatch.setattr(shared_session, "_CREATION_SECONDS", 0.01)
+    create, asked, goes_on = FakeTransport.create_session, asyncio.Event(), asyncio.Event()
+
+    async def late(self: FakeTransport, *arguments: Any) -> CodeSession:
+        if not asked.is_set():
+            asked.set()
+            await goes_on.wait()
+        return await create(self, *arguments)
+
+    monkeypatch.setattr(FakeTransport, "create_session", late)
+    executor = make()
+    first = asyncio.create_task(call(executor, "write a x"))
+    await asked.wait()
+    await (call(executor, "write b x") if gives_up == "call" else executor.stop())
+    goes_on.set()
+    assert (await first).exit_code == 0
+    await executor.stop()
+    assert [one.spec.ended for one in fake.sessions] == [True] * (2 if gives_up == "call" else 1)
 
 
 async def test_an_executor_without_a_session_goes_silently(fake: FakeCluster, farewells: list[str]) -> None:
