@@ -68,6 +68,23 @@ class ApprovalWait:
         arguments.seconds("seconds", self.seconds)
 
 
+class Question:
+    """Tells of the decision that an execution waits for: once, however many wait for it.
+
+    Args:
+        notify: see `ApprovalWait`.
+    """
+
+    def __init__(self, notify: Callable[[ApprovalRequest], None] | None) -> None:
+        self._notify = notify
+
+    async def __call__(self, current: CodeExecution) -> None:
+        """Tell of it, unless that was done."""
+        notify, self._notify = self._notify, None
+        if notify:
+            await asyncio_tasks.in_worker(notify, request_of(current))
+
+
 class Patience:
     """Looks after one wait for an execution while a human has to decide; an asynchronous context manager.
 

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, ConditionType, Phase, find_condition
 from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, MAX_STORED_PARTS
-from executor_client.client.approvals import ApprovalWait, Patience, request_of
+from executor_client.client.approvals import ApprovalWait, Patience, Question
 from executor_client.client.live_output import LiveOutput
 from executor_client.client.waiting import OnWait, Waiting
 from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled, OutputUnavailable, Timeout
@@ -68,8 +68,8 @@ class Execution:
         """`asked_at`: when `start_seconds` begin, by the loop's clock; None: at each wait. `submitted_at`: `clocks`."""
         self._connect = connect
         self._start_seconds, self._asked_at, self._submitted_at = start_seconds, asked_at, submitted_at
-        self._approval = approval
-        self._asked, self._given_up = False, False
+        self._approval, self._given_up = approval, False
+        self._ask = Question(approval.notify)
         self._waiting = Waiting(on_wait)
         self._latest = latest
         self._contents: Contents | None = None
@@ -239,8 +239,7 @@ class Execution:
                         overall.reschedule(clock() + run_seconds)
                     elif not started and not patience.timed_out:
                         # In the queue of a pool it may stay as long as it takes.
-                        waits = _is_queued(current)
-                        overall.reschedule(None if waits else clock() + start_seconds + run_seconds)
+                        overall.reschedule(None if _is_queued(current) else clock() + start_seconds + run_seconds)
                     if await patience.ends_wait(current):
                         return None
                     seen(current)
@@ -254,12 +253,6 @@ class Execution:
             limit = run_seconds if started else start_seconds + run_seconds
             unapproved = "" if started else patience.late(OPERATOR_SECONDS)
             return _too_late(latest, unapproved or f"did not end within {limit} s")
-
-    async def _ask(self, current: CodeExecution) -> None:
-        """Tell whoever wants to know of it, once, that a human has to decide."""
-        if self._approval.notify and not self._asked:
-            self._asked = True
-            await asyncio_tasks.in_worker(self._approval.notify, request_of(current))
 
     async def _give_up(self, overall: asyncio.Timeout) -> None:
         """Cancel what nobody has approved in time, and don't wait for ever for that either."""
