@@ -17,7 +17,7 @@ from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutp
 from executor_client.client.waiting import OnWait
 from executor_client.exceptions import NotSupported
 from executor_client.model.arguments import to_fetch, whole_seconds
-from executor_client.model.blocks import SourceBlock
+from executor_client.model.blocks import SourceBlock, all_prepared
 from executor_client.runtime.extras import missing_extra
 
 if TYPE_CHECKING:
@@ -148,14 +148,15 @@ class Client:
         """
         request = asking(self._request, timeout, start_timeout, limits)
         wanted = to_fetch(fetch)
+        blocks, sent = all_prepared([SourceBlock(language, code)]), workspace_files(files)
         result = await self._backend.execute(
-            [SourceBlock(language, code)],
+            blocks,
             replace(request, egress=egress, mounts=mounts),
-            files=workspace_files(files),
+            files=sent,
             fetch=(*wanted, DISPLAY_PATTERN),
             on_output=on_output,
         )
-        return Result.of(result, wanted)
+        return Result.of(result, wanted, [one.announce() for one in blocks], [one.announce() for one in sent])
 
     def session(
         self,

@@ -49,6 +49,8 @@ class Executions:
     async def result(self, name: str) -> Result:
         """Wait for the end of an execution, and return what came out.
 
+        Displays of an execution in a session stand in `Result.artifacts` only: `session.files.read` has them.
+
         Raises:
             NotFound: the namespace has no object with this name.
             OutputUnavailable: large output is gone. The cluster keeps it for a limited time.
@@ -56,8 +58,9 @@ class Executions:
         """
         execution = self._cluster.attach(name)
         result = await execution.result()
-        fetch = (await execution.finished()).spec.artifacts.fetch
-        return Result.of(result, [one for one in fetch if one != DISPLAY_PATTERN])
+        spec = (await execution.finished()).spec
+        fetch = [one for one in spec.artifacts.fetch if one != DISPLAY_PATTERN]
+        return Result.of(result, fetch, spec.blocks, spec.files or ())
 
     async def output(self, name: str) -> AsyncGenerator[OutputChunk, None]:
         """Iterate over the output of an execution from its beginning, as it comes, until it ends.

@@ -2,14 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from codeexec_api import Phase, Reason
+from codeexec_api import Block, File, Phase, Reason
 from executor_client.exceptions import CodeExecError, Timeout
 from executor_client.model.results import ExecutionResult
-from executor_client.model.selection import selected
+from executor_client.model.selection import as_sent, selected
 
 DISPLAY_PATTERN: Final = "output-[0-9]*-[0-9]*.[hjpst]*"
 """Selects the files in which a workspace holds displays, and few others: one entry of the 64 that a call may fetch."""
@@ -76,10 +76,15 @@ class Display:
         """The parsed value; None if this isn't of type `application/json`.
 
         Raises:
-            ValueError: the code has written something else under that type.
+            ValueError: the code has written something else under that type, or what is nested too deeply.
         """
         content = self._if("application/json")
-        return None if content is None else json.loads(content)
+        try:
+            return None if content is None else json.loads(content)
+        except RecursionError:
+            raise ValueError(
+                f"{self.path} is nested too deeply to be parsed: use data, and parse it yourself"
+            ) from None
 
     def _if(self, mime_type: str) -> bytes | None:
         return self.data if self.mime_type == mime_type else None
@@ -115,17 +120,28 @@ class Result(ExecutionResult):
     """What the call has shown, in order. What doesn't fit beside the files of `fetch` stands in `artifacts` only."""
 
     @classmethod
-    def of(cls, result: ExecutionResult, fetch: Sequence[str], more: Mapping[str, bytes] | None = None) -> Self:
+    def of(
+        cls,
+        result: ExecutionResult,
+        fetch: Sequence[str],
+        blocks: Iterable[Block],
+        files: Iterable[File],
+        more: Mapping[str, bytes] | None = None,
+    ) -> Self:
         """This result with what was shown.
 
         Args:
             result: what came out.
             fetch: what the caller has asked for: paths and patterns. Other files are only looked at for displays.
+            blocks: what was sent. What the code has left as it was sent is no display.
+            files: the same.
             more: content by path of further files, to look at for displays.
         """
+        unchanged = as_sent(result.artifacts, blocks, files)
         asked = {path: content for path, content in result.files.items() if selected(path, fetch)}
-        shown = displays_of({**result.files, **(more or {})})
-        return cls(**vars(result) | {"files": asked}, displays=shown)
+        named = tuple(one for one in result.artifacts if one.path not in unchanged or selected(one.path, fetch))
+        new = {path: content for path, content in {**result.files, **(more or {})}.items() if path not in unchanged}
+        return cls(**vars(result) | {"files": asked, "artifacts": named}, displays=displays_of(new))
 
     @property
     def execution(self) -> str:

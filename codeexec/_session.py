@@ -12,11 +12,11 @@ from codeexec._backend import Backend
 from codeexec._files import Files
 from codeexec._result import Result, is_display
 from codeexec_api import Limits
-from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES, MAX_TIMEOUT_SECONDS
 from executor_client.client.request import OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.model.arguments import contents, seconds, to_fetch, whole_seconds
-from executor_client.model.blocks import SourceBlock, WorkspaceFile
+from executor_client.model.blocks import SourceBlock, WorkspaceFile, all_prepared
 from executor_client.workspace.batches import fetch_after
 
 
@@ -113,16 +113,24 @@ class Session:
         """
         request = asking(self._request, timeout, start_timeout)
         wanted = to_fetch(fetch)
+        blocks, sent = all_prepared([SourceBlock(language, code)]), workspace_files(files)
         result = await self._backend.execute(
-            [SourceBlock(language, code)],
+            blocks,
             request,
-            files=workspace_files(files),
+            files=sent,
             fetch=wanted,
             session=self.name,
             on_output=on_output,
         )
-        left = [one for one in result.artifacts if is_display(one.path) and not one.fetched and one.sha256]
-        return Result.of(result, wanted, await fetch_after(self._handle, result.name, left))
+        shown = [one for one in result.artifacts if is_display(one.path) and not one.fetched]
+        left = [one for one in shown if one.size_bytes <= MAX_FETCH_BYTES]
+        return Result.of(
+            result,
+            wanted,
+            [one.announce() for one in blocks],
+            [one.announce() for one in sent],
+            await fetch_after(self._handle, result.name, left),
+        )
 
 
 def asking(

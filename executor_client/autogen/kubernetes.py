@@ -33,7 +33,7 @@ from executor_client.model.blocks import Prepared
 from executor_client.runtime import forks
 from executor_client.workspace.session_finalizer import end_unattended
 from executor_client.workspace.shared_session import SharedSession
-from executor_client.workspace.transfers import keep_source
+from executor_client.workspace.transfers import keep_later, keep_source
 
 logger = logging.getLogger(__name__)
 
@@ -205,8 +205,8 @@ class KubernetesCodeExecutor(
             image=image,
             runtime_class_name=runtime_class_name,
             limits=limits or Limits(),
-            egress=tuple(egress),
-            mounts=tuple(mounts),
+            egress=self._config.egress,
+            mounts=self._config.mounts,
             executor="KubernetesCodeExecutor",
             approval=ApprovalWait(approval, approval_timeout, on_approval_request),
             on_wait=on_wait,
@@ -250,6 +250,9 @@ class KubernetesCodeExecutor(
     async def result_of(self, execution: str) -> KubernetesCodeResult:
         """Wait for the end of an execution, and return its result: of one that a call has left waiting for approval.
 
+        Files that the code has made or changed are copied into work_dir. For code that ran in a session, this session
+        must still be the open one of this executor.
+
         Args:
             execution: `execution` of the result that the call returned.
 
@@ -257,7 +260,10 @@ class KubernetesCodeExecutor(
             NotFound: the namespace has no object with this name.
             CodeExecError: something other than the code failed; see `executor_client.exceptions`.
         """
-        result = await self._client.attach(execution).result()
+        handle = self._client.attach(execution)
+        result = await handle.result()
+        if self._folder:
+            result = await keep_later(self._folder, await handle.finished(), result, self._shared)
         return to_autogen(self._kind, result, code_file=None)
 
     async def start(self) -> None:

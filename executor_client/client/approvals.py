@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal, Self, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from codeexec_api import CodeExecution, Grant, Phase
+from executor_client.model import arguments
 from executor_client.runtime import asyncio_tasks
 
 ApprovalMode: TypeAlias = Literal["wait", "return"]
@@ -49,7 +50,7 @@ class ApprovalWait:
     """What a call does while a human has to decide.
 
     Raises:
-        ValueError: `seconds` is not positive, or `mode` is unknown.
+        ValueError: `seconds` is no number greater than 0, or `mode` is unknown.
     """
 
     mode: ApprovalMode = "wait"
@@ -64,24 +65,44 @@ class ApprovalWait:
     def __post_init__(self) -> None:
         if self.mode not in ("wait", "return"):
             raise ValueError(f"mode is {self.mode!r}, but must be 'wait' or 'return'")
-        if self.seconds is not None and self.seconds <= 0:
-            raise ValueError(f"seconds is {self.seconds}, but must be greater than 0, or None")
+        arguments.seconds("seconds", self.seconds)
+
+
+class Question:
+    """Tells of the decision that an execution waits for: once, however many wait for it.
+
+    Args:
+        notify: see `ApprovalWait`.
+    """
+
+    def __init__(self, notify: Callable[[ApprovalRequest], None] | None) -> None:
+        self._notify = notify
+
+    async def __call__(self, current: CodeExecution) -> None:
+        """Tell of it, unless that was done."""
+        notify, self._notify = self._notify, None
+        if notify:
+            await asyncio_tasks.in_worker(notify, request_of(current))
 
 
 class Patience:
-    """Looks after one execution while a human has to decide about it; an asynchronous context manager.
+    """Looks after one wait for an execution while a human has to decide; an asynchronous context manager.
 
     Args:
         wait: what the caller wants.
-        cancel: cancels the execution.
+        ask: tells of the decision that is needed.
+        give_up: cancels the execution.
     """
 
-    def __init__(self, wait: ApprovalWait, cancel: Callable[[], Awaitable[None]]) -> None:
-        self.wait: Final = wait
+    def __init__(
+        self,
+        wait: ApprovalWait,
+        ask: Callable[[CodeExecution], Awaitable[None]],
+        give_up: Callable[[], Awaitable[None]],
+    ) -> None:
         self.timed_out = False
         """True when the execution was cancelled because nobody has decided in time."""
-        self._cancel = cancel
-        self._asked = False
+        self._wait, self._ask, self._give_up = wait, ask, give_up
         self._timer: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -92,7 +113,7 @@ class Patience:
 
     def late(self, seconds: float) -> str:
         """Why it is over when its end hasn't come so many seconds after that; empty if it was decided in time."""
-        return f"was not approved within {self.wait.seconds} s, nor ended {seconds} s later" if self.timed_out else ""
+        return f"was not approved within {self._wait.seconds} s, nor ended {seconds} s later" if self.timed_out else ""
 
     async def _stop(self) -> None:
         if self._timer:
@@ -100,22 +121,19 @@ class Patience:
             self._timer = None
 
     async def ends_wait(self, current: CodeExecution) -> bool:
-        """True if the caller doesn't wait for what has now to be decided. Whoever wants to know of it is told once."""
+        """True if the caller doesn't wait for what has now to be decided."""
         if current.status.phase is not Phase.AWAITING_APPROVAL:
             await self._stop()
             return False
-        if self.wait.mode == "wait" and self.wait.seconds is not None and self._timer is None:
-            self._timer = asyncio.create_task(self._cancel_after(self.wait.seconds))
-        if not self._asked:
-            self._asked = True
-            if self.wait.notify:
-                await asyncio_tasks.in_worker(self.wait.notify, request_of(current))
-        return self.wait.mode == "return"
+        if self._wait.mode == "wait" and self._wait.seconds is not None and self._timer is None:
+            self._timer = asyncio.create_task(self._give_up_after(self._wait.seconds))
+        await self._ask(current)
+        return self._wait.mode == "return"
 
-    async def _cancel_after(self, seconds: float) -> None:
+    async def _give_up_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         self.timed_out = True
-        await self._cancel()
+        await self._give_up()
 
 
 def request_of(execution: CodeExecution) -> ApprovalRequest:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from codeexec_api import CodeExecution, ConditionType, Phase, true_condition
 from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, MAX_STORED_PARTS
-from executor_client.client.approvals import ApprovalWait, Patience
+from executor_client.client.approvals import ApprovalWait, Patience, Question
 from executor_client.client.live_output import LiveOutput
 from executor_client.client.waiting import OnWait, Waiting
 from executor_client.exceptions import CodeExecError, ExecutionLost, NotFound, NotInstalled, OutputUnavailable, Timeout
@@ -68,9 +68,9 @@ class Execution:
         """`asked_at`: when `start_seconds` begin, by the loop's clock; None: at each wait. `submitted_at`: `clocks`."""
         self._connect = connect
         self._start_seconds, self._asked_at, self._submitted_at = start_seconds, asked_at, submitted_at
-        self._patience = Patience(approval, self._give_up)
+        self._approval, self._given_up = approval, False
+        self._ask = Question(approval.notify)
         self._waiting = Waiting(on_wait)
-        self._overall: asyncio.Timeout | None = None
         self._latest = latest
         self._contents: Contents | None = None
         self.name: Final = name
@@ -79,6 +79,13 @@ class Execution:
     def ended(self) -> bool:
         """True when the end has been seen."""
         return self._latest is not None and over(self._latest)
+
+    @property
+    def outcome(self) -> CodeExecution | None:
+        """The record, if the end has been seen, or a question to a human that the caller doesn't wait for."""
+        latest = self._latest
+        asks = latest and latest.status.phase is Phase.AWAITING_APPROVAL and self._approval.mode == "return"
+        return latest if self.ended or asks else None
 
     async def cancel(self) -> None:
         """Stop the code. Nothing happens if it has ended.
@@ -108,8 +115,8 @@ class Execution:
         """
         finished = await self.finished()
         result = result_of(finished, await self._read_contents(finished), caller())
-        if self._patience.timed_out and finished.status.phase is Phase.CANCELLED and finished.status.started_at is None:
-            return not_approved_in_time(result, finished, self._patience.wait.seconds)
+        if self._given_up and finished.status.phase is Phase.CANCELLED and finished.status.started_at is None:
+            return not_approved_in_time(result, finished, self._approval.seconds)
         return result
 
     async def output(self) -> AsyncGenerator[OutputChunk, None]:
@@ -182,13 +189,9 @@ class Execution:
     async def _wait_for_end(self, seen: Callable[[CodeExecution], None]) -> CodeExecution:
         """Wait for the end; `seen` is called with each version of the record on the way."""
         transport = await self._connect()
-        latest = self._latest = self._latest or await self._record(transport)
+        self._latest = self._latest or await self._record(transport)
         while True:
-            if over(latest) or await self._patience.ends_wait(latest):
-                return latest
-            seen(latest)
-            await self._waiting.see(latest)
-            too_late = await self._watch_until(transport, latest, seen)
+            too_late = await self._watch_until(transport, self._latest, seen)
             if too_late is None:
                 return self._latest
             # What a limit is held against is the record, not what a watch has told of it.
@@ -198,7 +201,7 @@ class Execution:
                 raise _deleted(self.name) from None
             if now.metadata.resource_version == self._latest.metadata.resource_version:
                 raise too_late
-            latest = self._latest = now
+            self._latest = now
 
     async def _record(self, transport: ClusterTransport) -> CodeExecution:
         return await transport.patiently(lambda: transport.get(self.name))
@@ -206,7 +209,7 @@ class Execution:
     async def _watch_until(
         self, transport: ClusterTransport, latest: CodeExecution, seen: Callable[[CodeExecution], None]
     ) -> CodeExecError | None:
-        """Follow changes until the end, or until the caller doesn't wait any more: then None. Else which limit is over.
+        """Follow versions to the end, or until the caller doesn't wait any more: then None. Else which limit is over.
 
         Raises:
             ExecutionLost: it was deleted.
@@ -222,11 +225,10 @@ class Execution:
             async with (
                 asyncio.timeout(None if _is_queued(latest) else start_seconds + run_seconds) as overall,
                 asyncio.timeout(None if latest.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
-                aclosing(self._waiting.changes(transport, latest, OPERATOR_SECONDS)) as changes,
-                self._patience,
+                aclosing(self._waiting.versions(transport, latest, OPERATOR_SECONDS)) as versions,
+                Patience(self._approval, self._ask, lambda: self._give_up(overall)) as patience,
             ):
-                self._overall = overall
-                async for current in changes:
+                async for current in versions:
                     self._latest = current
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
@@ -235,11 +237,10 @@ class Execution:
                     if current.status.started_at and not started:
                         started = True
                         overall.reschedule(clock() + run_seconds)
-                    elif not started and not self._patience.timed_out:
+                    elif not started and not patience.timed_out:
                         # In the queue of a pool it may stay as long as it takes.
-                        waits = _is_queued(current)
-                        overall.reschedule(None if waits else clock() + start_seconds + run_seconds)
-                    if await self._patience.ends_wait(current):
+                        overall.reschedule(None if _is_queued(current) else clock() + start_seconds + run_seconds)
+                    if await patience.ends_wait(current):
                         return None
                     seen(current)
                     await self._waiting.see(current)
@@ -250,13 +251,13 @@ class Execution:
             if not overall.expired():  # what the caller's own function raised
                 raise
             limit = run_seconds if started else start_seconds + run_seconds
-            unapproved = "" if started else self._patience.late(OPERATOR_SECONDS)
+            unapproved = "" if started else patience.late(OPERATOR_SECONDS)
             return _too_late(latest, unapproved or f"did not end within {limit} s")
 
-    async def _give_up(self) -> None:
+    async def _give_up(self, overall: asyncio.Timeout) -> None:
         """Cancel what nobody has approved in time, and don't wait for ever for that either."""
-        if self._overall:
-            self._overall.reschedule(asyncio.get_running_loop().time() + OPERATOR_SECONDS)
+        self._given_up = True
+        overall.reschedule(asyncio.get_running_loop().time() + OPERATOR_SECONDS)
         try:
             transport = await self._connect()
             await transport.patiently(lambda: transport.cancel(self.name))

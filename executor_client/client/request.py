@@ -7,9 +7,10 @@ from typing import Final, Literal, TypeAlias, TypedDict, TypeVar
 
 from codeexec_api import Limits, Mount, Permit, Source
 from codeexec_api.permits import parse_mount, parse_permit
+from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.waiting import OnWait
-from executor_client.model.arguments import check_agent, several
+from executor_client.model.arguments import check_agent, seconds, several, whole_seconds
 from executor_client.model.images import check_image
 from executor_client.model.results import OutputChunk
 
@@ -50,8 +51,8 @@ class Request:
     """What every execution of a client has in common.
 
     Raises:
-        ValueError: the image is not named by digest (see `model.images`), a permit or a mount is none, or egress or
-            mounts is one string.
+        ValueError: the image is not named by digest (see `model.images`), a number of seconds is none or out of range,
+            a permit or a mount is none, or egress or mounts is one string.
     """
 
     agent: str
@@ -78,6 +79,9 @@ class Request:
 
     def __post_init__(self) -> None:
         check_agent(self.agent)
+        timeout = whole_seconds("timeout_seconds", self.timeout_seconds, MAX_TIMEOUT_SECONDS)
+        object.__setattr__(self, "timeout_seconds", timeout)
+        seconds("start_seconds", self.start_seconds)
         if self.image is not None:
             check_image(self.image)
         object.__setattr__(self, "egress", tuple(_read(several("egress", self.egress), parse_permit)))

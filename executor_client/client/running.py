@@ -82,7 +82,6 @@ class Running(Connected):
                         async with aclosing(handle.output()) as chunks:
                             async for chunk in chunks:
                                 await asyncio_tasks.in_worker(on_output, chunk)
-                    telemetry.describe_outcome(span, await handle.finished())
                     return await handle.result()
                 except BaseException:
                     if not handle.ended:  # whatever else ends the wait stops the code, too
@@ -90,6 +89,8 @@ class Running(Connected):
                     raise
                 finally:
                     canceller.cancel()
+                    if handle.outcome:
+                        telemetry.describe_outcome(span, handle.outcome)
 
     async def submit(
         self,

@@ -95,7 +95,7 @@ class Session(SessionHandle):
         return current
 
     async def _watch_until_ready(
-        self, transport: ClusterTransport, current: CodeSession, waiting: Waiting
+        self, transport: ClusterTransport, latest: CodeSession, waiting: Waiting
     ) -> CodeSession:
         """Follow changes until it is ready. If no operator takes it up in time, how the record is then.
 
@@ -105,20 +105,18 @@ class Session(SessionHandle):
         """
         try:
             async with (
-                asyncio.timeout(None if current.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
-                aclosing(waiting.changes(transport, current, OPERATOR_SECONDS)) as changes,
+                asyncio.timeout(None if latest.status.observed_generation else OPERATOR_SECONDS) as unnoticed,
+                aclosing(waiting.versions(transport, latest, OPERATOR_SECONDS)) as versions,
             ):
-                while current.status.phase not in _TAKES_CALLS:
+                async for current in versions:
+                    if current.status.phase in _TAKES_CALLS:
+                        return current
                     if error := session_failure(current, caller()):
                         raise error
                     if current.status.observed_generation:
                         unnoticed.reschedule(None)
                     await waiting.see(current)
-                    try:
-                        current = await anext(changes)
-                    except StopAsyncIteration:
-                        raise NotFound(f"session {self.name} was deleted") from None
-                return current
+                raise NotFound(f"session {self.name} was deleted")
         except TimeoutError:
             if not unnoticed.expired():  # what the caller's own function raised
                 raise

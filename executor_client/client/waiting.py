@@ -60,8 +60,10 @@ class Waiting:
         if notice := notice_of(current):
             await self._say(notice)
 
-    async def changes(self, transport: ClusterTransport, latest: T, operator_seconds: float) -> AsyncGenerator[T, None]:
-        """Each version of the record after this one, until it is deleted.
+    async def versions(
+        self, transport: ClusterTransport, latest: T, operator_seconds: float
+    ) -> AsyncGenerator[T, None]:
+        """Each version of the record from this one on, until it is deleted.
 
         If no operator takes the record up soon, the caller hears of that, and for how many seconds the call waits for
         an operator; see `see`. The watch stays open meanwhile: it outlasts an API server that is away.
@@ -70,6 +72,7 @@ class Waiting:
             CodeExecError: see `executor_client.exceptions`.
         """
         while True:
+            yield latest
             watch: Any = _asks(transport, latest)[0](latest)
             async with aclosing(watch), aclosing(reminded(watch, WORD_SECONDS)) as news:
                 async for current in news:
@@ -83,7 +86,6 @@ class Waiting:
                         break
                 else:
                     return
-            yield latest
 
     async def _look(self, transport: ClusterTransport, latest: T, operator_seconds: float) -> T | None:
         """The record, if it was taken up and the watch is silent. Else the caller hears that no operator has come."""

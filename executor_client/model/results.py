@@ -60,7 +60,7 @@ class Artifact:
     """Relative to the workspace."""
     size_bytes: int
     sha256: str | None
-    """64 hexadecimal digits; None if the file is too large to be fetched."""
+    """64 hexadecimal digits; None if the file is too large to be fetched, or if 64 MiB of other files have digests."""
     fetched: bool = False
     """True if the content was brought back."""
 

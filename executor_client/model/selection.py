@@ -4,10 +4,13 @@ The runner has the same rules: `report_artifacts` in `operator/sandbox/workspace
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from codeexec_api import Block, File
+from codeexec_api.languages import default_file_name
 from codeexec_api.paths import MAX_PATH_BYTES
+from executor_client.model.results import Artifact
 
 
 def literally(path: str) -> str:
@@ -38,3 +41,10 @@ def fitting(sizes: Mapping[str, int], fetch: Sequence[str], room: int) -> frozen
             chosen.append(path)
             room -= sizes[path]
     return frozenset(chosen)
+
+
+def as_sent(artifacts: Iterable[Artifact], blocks: Iterable[Block], files: Iterable[File]) -> frozenset[str]:
+    """Paths of the files and sources that the code has left as they were sent: path and SHA-256 are the same."""
+    sent = {(one.filename or default_file_name(one.language, one.sha256), one.sha256) for one in blocks}
+    sent |= {(one.path, one.sha256) for one in files}
+    return frozenset(one.path for one in artifacts if (one.path, one.sha256) in sent)

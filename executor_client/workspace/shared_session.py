@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -31,7 +31,9 @@ class OpenSession:
 
     session: Session
     created: "Future[bool]" = field(default_factory=Future)
-    """False if it could not be created."""
+    """False if it could not be created, or if others have given it up before."""
+    orphaned: bool = False
+    """True if it was created although others have given it up: nobody but its creator uses it, and ends it."""
     used: bool = False
     """True when something has run in it."""
     prepared: bool = False
@@ -42,6 +44,12 @@ class OpenSession:
     """Held while a call finds out what it has to send."""
     uploading: "Future[None] | None" = None
     """Done when the last call that has sent such files is over; the others wait for it."""
+
+    def decide(self, *, created: bool) -> bool:
+        """Whether it counts as created for everybody: what was said first holds."""
+        with suppress(InvalidStateError):
+            self.created.set_result(created)
+        return self.created.result()
 
 
 class SharedSession:
@@ -118,6 +126,11 @@ class SharedSession:
             dropped, self._current = self._current, None
             return dropped
 
+    def opened(self, name: str) -> OpenSession | None:
+        """The open session, if this is its name."""
+        current = self._current
+        return current if current and current.session.name == name else None
+
     async def end(self, *, calls_seconds: float = 0) -> None:
         """End the session, if there is one; the next call gets a new one. Calls that wait for their turn don't run.
 
@@ -168,15 +181,17 @@ class SharedSession:
         finally:
             calling.cancel()
             await asyncio.shield(asyncio_tasks.settle(creating, calling))
+            if opened.orphaned:
+                await opened.session.abandon()
 
     async def _create(self, opened: OpenSession) -> None:
         try:
             await opened.session.create()
         except BaseException:
             self.drop(opened)
-            opened.created.set_result(False)
+            opened.decide(created=False)
             raise
-        opened.created.set_result(True)
+        opened.orphaned = not opened.decide(created=True)
 
     async def _drop_if_over(self, opened: OpenSession) -> None:
         """Forget a session that could not start: the next call gets a new one."""
@@ -213,10 +228,10 @@ class SharedSession:
 
 
 async def _is_created(opened: OpenSession) -> bool:
-    """Wait for whoever is creating the session; False if that failed, or if the one who does it is gone."""
+    """Wait for whoever is creating the session; False if that failed, or takes too long: the one may be gone."""
     waiting = asyncio.wrap_future(opened.created)
     try:
         async with asyncio.timeout(_CREATION_SECONDS):
             return await asyncio.shield(waiting)
     except TimeoutError:
-        return False
+        return opened.decide(created=False)

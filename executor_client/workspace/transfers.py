@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codeexec_api.v1alpha1.bounds import MAX_FETCH_BYTES
+from codeexec_api import CodeExecution
+from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock
 from executor_client.model.results import Artifact, ExecutionResult
-from executor_client.model.selection import literally
+from executor_client.model.selection import as_sent, literally
 from executor_client.workspace.batches import PATTERNS_AT_ONCE, fetch_after, groups
-from executor_client.workspace.shared_session import OpenSession
+from executor_client.workspace.shared_session import OpenSession, SharedSession
 from executor_client.workspace.work_dir import NameRefused, WorkDir, is_kept_source
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,35 @@ def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[s
             MAX_FETCH_BYTES,
             ", ".join(left),
         )
+    if result.artifacts_omitted:
+        logger.warning(
+            "%d files of execution %s were not copied into work_dir: its record names at most %d files, and none with "
+            "an unusable name",
+            result.artifacts_omitted,
+            result.name,
+            MAX_ARTIFACTS,
+        )
     return replace(result, artifacts=artifacts, files=contents)
+
+
+async def keep_later(
+    folder: WorkDir, record: CodeExecution, result: ExecutionResult, shared: SharedSession | None
+) -> ExecutionResult:
+    """Copy the files of an execution that no call waits for into work_dir, as its call would have done."""
+    if result.session is None:
+        unchanged = as_sent(result.artifacts, record.spec.blocks, record.spec.files or ())
+        made = tuple(one for one in result.artifacts if one.path not in unchanged)
+        contents = {path: content for path, content in result.files.items() if path not in unchanged}
+        return keep_artifacts(folder, replace(result, artifacts=made), contents)
+    if opened := shared.opened(result.session) if shared else None:
+        return await bring_back(folder, opened, result, asyncio.Event())
+    if result.artifacts:
+        logger.warning(
+            "files of execution %s are not copied into work_dir: its session %s is not the open one of this executor",
+            result.name,
+            result.session,
+        )
+    return replace(result, artifacts=tuple(replace(one, fetched=False) for one in result.artifacts))
 
 
 def keep(folder: WorkDir, name: str, content: bytes, *, any_name: bool) -> Path:

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import yaml
@@ -11,8 +13,9 @@ from autogen_core.code_executor import CodeBlock
 from click.testing import CliRunner
 from patient import lasts_out_outages
 
-from codeexec_api import ExecutionPolicySpec, Limits
+from codeexec_api import CodeExecution, ExecutionPolicySpec, Limits
 from executor_client import (
+    ApprovalRequest,
     ApprovalWait,
     ClusterUnreachable,
     CodeExecutionClient,
@@ -27,7 +30,7 @@ from executor_client import (
 )
 from executor_client.cli import main
 from executor_client.client import execution
-from executor_client.testing import FAKE_IMAGE, FakeCluster, FakeOutcome
+from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 from executor_client.testing.transport import FakeTransport
 
 POLICY = ExecutionPolicySpec.model_validate(
@@ -46,6 +49,17 @@ def fake() -> FakeCluster:
 @pytest.fixture
 def human(fake) -> CodeExecutionClient:
     return fake.client("anna")
+
+
+def that_plots() -> FakeCluster:
+    """A cluster where code makes a plot, and needs approval to run for more than a minute."""
+    policy = POLICY.dump() | {"maxTimeoutSeconds": 60, "withApproval": {"maxTimeoutSeconds": 90}}
+
+    def plot(block: FakeBlock) -> FakeOutcome:
+        block.files["plot.png"] = b"png"
+        return FakeOutcome()
+
+    return FakeCluster(policy=ExecutionPolicySpec.model_validate(policy), run=plot)
 
 
 def request(approval: ApprovalWait | None = None) -> Request:
@@ -133,6 +147,27 @@ class TestCalls:
         with pytest.raises(ExecutionLost, match=r"was not approved within 0.01 s, nor ended 0.1 s later; see"):
             await fake.client().execute(BLOCKS, request(ApprovalWait(seconds=0.01)))
 
+    async def test_a_wait_that_is_abandoned_takes_no_limit_from_another_wait_on_the_handle(
+        self, fake, monkeypatch
+    ) -> None:
+        changes, watches = FakeTransport.changes, asyncio.Semaphore(0)
+
+        def watched(*arguments: Any) -> AsyncGenerator[CodeExecution, None]:
+            watches.release()
+            return changes(*arguments)
+
+        monkeypatch.setattr(FakeTransport, "changes", watched)
+        asked: list[ApprovalRequest] = []
+        handle = await fake.client().submit(BLOCKS, request(ApprovalWait(seconds=0.5, notify=asked.append)))
+        result = asyncio.create_task(handle.result())
+        await watches.acquire()
+        output = asyncio.create_task(anext(handle.output()))
+        await watches.acquire()
+        output.cancel()
+        async with asyncio.timeout(execution.OPERATOR_SECONDS / 2):
+            assert (await result).reason == (await handle.result()).reason == "ApprovalTimeout"
+        assert len(asked) == 1
+
     async def test_the_policy_ends_the_wait_of_a_call_that_has_no_limit(self, fake, human) -> None:
         call = asyncio.create_task(fake.client().execute(BLOCKS, request()))
         await waiting(human)
@@ -183,6 +218,32 @@ class TestExecutor:
         await human.approve(await human.get(left.execution))
         result = await executor.result_of(left.execution)
         assert (result.exit_code, result.output, result.execution) == (0, "ran\n", left.execution)
+
+    @pytest.mark.parametrize("session", ["per-call", "per-executor"])
+    async def test_what_code_has_made_after_the_approval_is_in_the_folder_with_its_result(
+        self, session, tmp_path
+    ) -> None:
+        cluster = that_plots()
+        human = cluster.client("anna")
+        executor = KubernetesCodeExecutor(
+            client=cluster.client(), timeout=90, session=session, approval="return", work_dir=tmp_path
+        )
+        left = await executor.execute_code_blocks([CodeBlock("1", "python")], CancellationToken())
+        await human.approve(await human.get(left.execution))
+        result = await executor.result_of(left.execution)
+        assert [(one.path, one.fetched) for one in result.artifacts] == [("plot.png", True)]
+        assert (tmp_path / "plot.png").read_bytes() == b"png"
+
+    async def test_files_of_a_session_that_is_over_are_not_said_to_be_in_the_folder(self, tmp_path, caplog) -> None:
+        cluster = that_plots()
+        human = cluster.client("anna")
+        executor = KubernetesCodeExecutor(client=cluster.client(), timeout=90, approval="return", work_dir=tmp_path)
+        left = await executor.execute_code_blocks([CodeBlock("1", "python")], CancellationToken())
+        await human.approve(await human.get(left.execution))
+        await executor.restart()
+        result = await executor.result_of(left.execution)
+        assert [(one.path, one.fetched) for one in result.artifacts] == [("plot.png", False)]
+        assert f"files of execution {left.execution} are not copied into work_dir: its session" in caplog.text
 
     async def test_cancelling_the_token_ends_the_wait(self, fake, human) -> None:
         executor, token = (

@@ -126,6 +126,16 @@ def test_a_dump_has_the_cluster_of_the_client_that_the_executor_was_given() -> N
     assert again._client.cluster == cluster  # type: ignore[attr-defined]
 
 
+def test_what_comes_from_a_generator_is_in_the_configuration_and_in_the_request() -> None:
+    ways, mounts = ["10.1.2.3/32:443/TCP"], ["pvc:data:/mnt/data"]
+    given: dict[str, Any] = {"egress": (one for one in ways), "mounts": (one for one in mounts)}
+    executor = KubernetesCodeExecutor(session="per-call", **given)
+    again = CodeExecutor.load_component(executor.dump_component())
+    for one in (executor, again):
+        assert isinstance(one, KubernetesCodeExecutor)
+        assert [list(map(str, one._request.egress)), list(map(str, one._request.mounts))] == [ways, mounts]
+
+
 @pytest.mark.parametrize("name", [one.name for one in fields(ClusterRef)])
 def test_a_client_has_a_cluster_of_its_own(name: str) -> None:
     with pytest.raises(ValueError, match=f"client was given beside {name}, which it has already"):

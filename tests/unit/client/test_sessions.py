@@ -15,7 +15,7 @@ from autogen_core.code_executor import CodeBlock
 from patient import lasts_out_outages
 from polling import settled, time_limit_passes_once, until
 
-from codeexec_api import ExecutionPolicySpec, Limits, Phase, Reason
+from codeexec_api import CodeSession, ExecutionPolicySpec, Limits, Phase, Reason
 from executor_client import (
     ClusterRef,
     ClusterUnreachable,
@@ -35,7 +35,7 @@ from executor_client.client import waiting
 from executor_client.runtime.asyncio_tasks import completed
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 from executor_client.testing.transport import FakeTransport
-from executor_client.workspace import session_finalizer
+from executor_client.workspace import session_finalizer, shared_session
 from executor_client.workspace.batches import fetch_after
 
 
@@ -653,6 +653,30 @@ async def test_an_executor_that_is_collected_ends_its_session(fake: FakeCluster,
     assert farewells == [f"here/{fake.sessions[0].metadata.name}"]
 
 
+@pytest.mark.parametrize("gives_up", ["call", "stop"])
+async def test_a_session_that_comes_after_the_others_have_given_it_up_is_ended(
+    fake: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch, gives_up: str
+) -> None:
+    monkeypatch.setattr(shared_session, "_CREATION_SECONDS", 0.01)
+    create, asked, goes_on = FakeTransport.create_session, asyncio.Event(), asyncio.Event()
+
+    async def late(self: FakeTransport, *arguments: Any) -> CodeSession:
+        if not asked.is_set():
+            asked.set()
+            await goes_on.wait()
+        return await create(self, *arguments)
+
+    monkeypatch.setattr(FakeTransport, "create_session", late)
+    executor = make()
+    first = asyncio.create_task(call(executor, "write a x"))
+    await asked.wait()
+    await (call(executor, "write b x") if gives_up == "call" else executor.stop())
+    goes_on.set()
+    assert (await first).exit_code == 0
+    await executor.stop()
+    assert [one.spec.ended for one in fake.sessions] == [True] * (2 if gives_up == "call" else 1)
+
+
 async def test_an_executor_without_a_session_goes_silently(fake: FakeCluster, farewells: list[str]) -> None:
     client = fake.client()
     client.cluster = ClusterRef("here")  # type: ignore[misc]
@@ -681,6 +705,38 @@ async def test_a_file_that_a_later_call_has_changed_is_not_fetched_for_an_earlie
     told = f"files of execution {first.name} were not fetched: out.txt: another execution has changed or deleted them"
     assert told in caplog.text
     assert await fetch_after(session, second.name, second.artifacts) == {"out.txt": b"second"}
+
+
+async def test_files_whose_digest_the_record_lacks_come_into_the_folder(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.testing.output._MAX_HASHED_BYTES", 0)
+    result = await call(make(work_dir=tmp_path), "write result.csv 1,2")
+    assert [(one.path, one.sha256, one.fetched) for one in result.artifacts] == [("result.csv", None, True)]
+    assert (tmp_path / "result.csv").read_text() == "1,2"
+    assert "not" not in caplog.text
+
+
+async def test_a_file_without_a_digest_is_not_fetched_if_a_later_call_has_changed_its_size(
+    fake: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.testing.output._MAX_HASHED_BYTES", 0)
+    session = await fake.client().open_session(Request(agent="a"))
+    first = await session.execute([SourceBlock("python", "write out.txt first")])
+    assert await fetch_after(session, first.name, first.artifacts) == {"out.txt": b"first"}, "control"
+    await session.execute([SourceBlock("python", "write out.txt second")])
+    assert await fetch_after(session, first.name, first.artifacts) == {}
+
+
+@pytest.mark.parametrize("session", ["per-executor", "per-call"])
+async def test_files_that_the_record_does_not_name_are_told_of(
+    session: Any, make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("executor_client.testing.output.MAX_ARTIFACTS", 4)
+    result = await call(make(work_dir=tmp_path, session=session), *(f"write {number} x" for number in range(5)))
+    assert (tmp_path / "0").exists()
+    assert f"files of execution {result.execution} were not copied into work_dir" in caplog.text
+    assert "its record names at most 256 files" in caplog.text
 
 
 async def test_a_cancellation_that_is_refused_is_not_repeated(

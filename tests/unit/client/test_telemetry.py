@@ -8,7 +8,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from codeexec_api import EgressProof, EgressVerdict, Phase, StreamStatus
 from codeexec_api.v1alpha1.bounds import TRACEPARENT_PATTERN
+from executor_client import ExecutionLost, Request, SourceBlock
+from executor_client.client.request import OnOutput
 from executor_client.runtime import telemetry
+from executor_client.testing import FakeCluster, FakeOutcome
 
 PLANTED = "PLANTED-IN-CODE-AND-OUTPUT"
 
@@ -92,3 +95,15 @@ def test_the_trace_context_is_one_that_the_contract_takes() -> None:
 
 def test_without_tracing_there_is_no_context() -> None:
     assert telemetry.traceparent() is None
+
+
+@pytest.mark.parametrize("on_output", [None, lambda _: None], ids=["at the end", "as it comes"])
+async def test_the_span_of_a_call_that_was_lost_says_what_became_of_it(
+    exporter: InMemorySpanExporter, on_output: OnOutput | None
+) -> None:
+    client = FakeCluster(run=lambda _: FakeOutcome(loses_pod=True)).client()
+    with pytest.raises(ExecutionLost):
+        await client.execute([SourceBlock("python", "1")], Request(agent="tester"), on_output=on_output)
+    attributes = the_span(exporter).attributes
+    assert attributes
+    assert (attributes["codeexec.phase"], attributes["error.type"]) == ("Lost", "ExecutionLost")

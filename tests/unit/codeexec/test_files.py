@@ -12,8 +12,8 @@ from polling import clock_jumps_once, settled, until
 
 import codeexec
 from codeexec._files import Files
-from codeexec.testing import FakeBlock, FakeCluster, FakeOutcome
-from codeexec_api import Phase
+from codeexec.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
+from codeexec_api import ExecutionPolicySpec, Phase
 from executor_client.client.request import Request
 from executor_client.client.session_handle import SessionHandle
 from executor_client.model.blocks import removal, removed_by
@@ -111,6 +111,18 @@ class Refusing(SessionHandle):
 
     async def execute(self, blocks: Any, *_: Any, **__: Any) -> ExecutionResult:
         return self._result if blocks else replace(self._result, phase=Phase.SUCCEEDED)
+
+
+async def test_a_removal_needs_no_approval_for_the_time_that_code_may_take() -> None:
+    policy = {"images": [FAKE_IMAGE], "maxTimeoutSeconds": 10, "withApproval": {"maxTimeoutSeconds": 60}}
+    fake = FakeCluster(policy=ExecutionPolicySpec.model_validate(policy))
+    never = codeexec.ApprovalWait(mode="return")
+    client = codeexec.Client(agent="a", backend=fake.client(), timeout=60, approval=never)
+    async with client.session() as session:
+        assert (await session.run("1")).phase is Phase.AWAITING_APPROVAL, "control"
+        await session.files.write("a", "")
+        await session.files.remove("a")
+        assert not await session.files.exists("a")
 
 
 async def test_a_file_that_can_not_be_removed_says_why() -> None:

@@ -81,6 +81,21 @@ async def test_executions(client: codeexec.Client) -> None:
         await client.executions.file(good.execution, "b")
 
 
+async def test_the_result_of_a_call_that_was_approved_in_a_session_names_its_displays(
+    fake: FakeCluster, client: codeexec.Client
+) -> None:
+    human = codeexec.Client(agent="ann", backend=fake.client("ann"))
+    later = codeexec.Client(agent="a", backend=fake.client(), approval=codeexec.ApprovalWait(mode="return"))
+    async with later.session() as session:
+        left = await session.run("show", timeout=90)
+        await human.approvals.approve(await human.approvals.get(left.execution))
+        records = len(fake.executions)
+        result = await client.executions.result(left.execution)
+        assert ([one.path for one in result.artifacts], result.displays) == (["output-1-1.png"], ())
+        assert len(fake.executions) == records, "nothing was run for it"
+        assert await session.files.read("output-1-1.png") == b"png"
+
+
 async def test_one_that_is_not_there(client: codeexec.Client) -> None:
     for call in (
         client.executions.get("gone"),

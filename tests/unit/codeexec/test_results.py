@@ -202,6 +202,12 @@ async def test_displays_by_type_in_the_order_in_which_they_were_shown() -> None:
     assert (text.mime_type, text.text) == ("text/plain", "text\ufffd")
 
 
+@pytest.mark.parametrize("content", [b"[" * 200_000, b"\xff", b"{"], ids=["too deep", "no text", "no JSON"])
+def test_json_that_can_not_be_read_is_a_value_error(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"too deeply|decode byte|property name"):
+        _ = codeexec.Display("application/json", content, "output-1-1.json").json
+
+
 UNASKED = {**SHOWN, **OTHERS, "output-2-report.final.csv": b"", "output-1-2-3.png": b"", "output-1-2.png.txt": b""}
 
 
@@ -221,6 +227,24 @@ async def test_files_are_those_that_were_asked_for() -> None:
             assert later.displays == in_session.displays == result.displays
             assert later.files == in_session.files == result.files
             assert set(result.files) == {path for path in UNASKED if any(fnmatchcase(path, one) for one in fetch)}
+
+
+@pytest.mark.parametrize("fetch", [[], ["output-1-1.png"]])
+async def test_files_of_the_caller_that_the_code_leaves_alone_are_no_displays(fetch: list[str]) -> None:
+    def show(block: FakeBlock) -> FakeOutcome:
+        block.files["output-1-2.png"] = b"changed"
+        return FakeOutcome()
+
+    files: dict[str, bytes | str] = {"output-1-1.png": b"mine", "output-1-2.png": b"mine"}
+    async with codeexec.Client(agent="a", backend=FakeCluster(run=show).client()) as client:
+        alone = await client.run("show()", files=files, fetch=fetch)
+        later = await client.executions.result(alone.execution)
+        async with client.session() as session:
+            in_session = await session.run("show()", files=files, fetch=fetch)
+    for result in (alone, later, in_session):
+        assert [one.png for one in result.displays] == [b"changed"]
+        assert [one.path for one in result.artifacts] == [*fetch, "output-1-2.png"]
+        assert list(result.files) == fetch
 
 
 async def test_a_display_does_not_push_out_what_was_asked_for() -> None:
@@ -260,6 +284,20 @@ async def test_a_display_that_is_too_large_stands_in_the_artifacts_only() -> Non
         result = await session.run("show()")
     assert result.displays == ()
     assert [(one.path, one.size_bytes) for one in result.artifacts] == [("output-1-1.png", 16 * 2**20 + 1)]
+
+
+async def test_a_display_whose_digest_the_record_lacks_is_shown_in_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record has digests for at most 64 MiB."""
+    monkeypatch.setattr("executor_client.testing.output._MAX_HASHED_BYTES", 0)
+
+    def show(block: FakeBlock) -> FakeOutcome:
+        block.files["output-1-1.png"] = b"png"
+        return FakeOutcome()
+
+    async with codeexec.Client(agent="a", backend=FakeCluster(run=show).client()).session() as session:
+        result = await session.run("show()")
+    assert [one.sha256 for one in result.artifacts] == [None]
+    assert [one.png for one in result.displays] == [b"png"]
 
 
 async def test_displays_that_can_not_be_fetched_do_not_hide_the_result(

@@ -16,7 +16,7 @@ from codeexec._files import Files
 from codeexec._records import Approvals, Executions, Sessions
 from codeexec.local import Sandbox
 from codeexec.testing import FakeCluster, FakeOutcome
-from executor_client import CodeExecutionClient, KubernetesCodeExecutor, LocalSandboxExecutor, Request
+from executor_client import ApprovalWait, CodeExecutionClient, KubernetesCodeExecutor, LocalSandboxExecutor, Request
 from executor_client.client.session_handle import SessionHandle
 
 Call = Callable[[Any], Any]
@@ -125,6 +125,9 @@ SECONDS: dict[tuple[str, str, str], Call] = {
         ("Client", "session", name): lambda given, name=name: session(**{name: given})  # type: ignore[misc]
         for name in ("timeout", "start_timeout", "idle_timeout", "max_lifetime", "sleep_after")
     },
+    ("ApprovalWait", "__init__", "seconds"): lambda given: ApprovalWait(seconds=given),
+    ("Request", "__init__", "timeout_seconds"): lambda given: Request(agent="a", timeout_seconds=given),
+    ("Request", "__init__", "start_seconds"): lambda given: Request(agent="a", start_seconds=given),
     ("Session", "run", "timeout"): lambda given: in_a_session("timeout", given),
     ("Session", "run", "start_timeout"): lambda given: in_a_session("start_timeout", given),
     **{
@@ -140,10 +143,20 @@ async def in_a_session(name: str, given: Any) -> None:
 
 
 def test_each_number_of_seconds_is_tried() -> None:
-    names = ("timeout", "lifetime", "_after")
+    names = ("timeout", "lifetime", "_after", "seconds")
     assert set(SECONDS) == {
         (face.__name__, name, parameter)
-        for face in (codeexec.Client, codeexec.Session, Files, Executions, Sessions, Approvals, KubernetesCodeExecutor)
+        for face in (
+            codeexec.Client,
+            codeexec.Session,
+            Files,
+            Executions,
+            Sessions,
+            Approvals,
+            KubernetesCodeExecutor,
+            Request,
+            ApprovalWait,
+        )
         for name, method in inspect.getmembers(face, inspect.isfunction)
         if name == "__init__" or not name.startswith("_")
         for parameter in inspect.signature(method).parameters
@@ -164,6 +177,6 @@ async def test_a_number_of_seconds_is_a_number(call: tuple[str, str, str], given
 @pytest.mark.parametrize("call", SECONDS, ids="-".join)
 async def test_and_may_be_a_whole_float(call: tuple[str, str, str]) -> None:
     await made(SECONDS[call], 30.0)
-    if call[-1] != "start_timeout":
+    if call[-1] not in ("start_timeout", "start_seconds", "seconds"):
         with pytest.raises(ValueError, match=rf"^{call[-1]} is 30\.5, but must be whole seconds, 1 to "):
             await made(SECONDS[call], 30.5)
