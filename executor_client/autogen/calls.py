@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from codeexec_api import Phase
-from codeexec_api.digests import sha256_hex
 from codeexec_api.v1alpha1.bounds import MAX_FILES, MAX_PAYLOAD_BYTES
 from executor_client.autogen.base import FunctionModule
 from executor_client.client.client import CodeExecutionClient
@@ -16,7 +15,7 @@ from executor_client.model.blocks import PreparedBlock, WorkspaceFile
 from executor_client.model.results import ExecutionResult
 from executor_client.workspace.batches import groups
 from executor_client.workspace.shared_session import OpenSession
-from executor_client.workspace.transfers import bring_back, keep_artifacts
+from executor_client.workspace.transfers import bring_back, keep_made
 from executor_client.workspace.work_dir import Stamp, WorkDir
 
 _NOT_RUN: Final = (Phase.CANCELLED, Phase.AWAITING_APPROVAL, Phase.EXPIRED)
@@ -131,12 +130,7 @@ class Calls:
         )
         if not self.folder:
             return result
-        # All files match: also those that are as they were sent.
-        sent = {(block.file, sha256_hex(block.content)) for block in blocks}
-        sent |= {(file.path, sha256_hex(file.content)) for file in files}
-        made = tuple(one for one in result.artifacts if (one.path, one.sha256) not in sent)
-        contents = {one.path: result.files[one.path] for one in made if one.path in result.files}
-        return keep_artifacts(self.folder, replace(result, artifacts=made), contents)
+        return keep_made(self.folder, result, [one.announce() for one in blocks], [one.announce() for one in files])
 
     def _demand(self, checked: ExecutionResult) -> None:
         if checked.exit_code != 0:

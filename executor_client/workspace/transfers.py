@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codeexec_api import CodeExecution
+from codeexec_api import Block, CodeExecution, File
 from codeexec_api.v1alpha1.bounds import MAX_ARTIFACTS, MAX_FETCH_BYTES
 from executor_client.exceptions import FileTransferError
 from executor_client.model.blocks import PreparedBlock
@@ -80,15 +80,22 @@ def keep_artifacts(folder: WorkDir, result: ExecutionResult, contents: Mapping[s
     return replace(result, artifacts=artifacts, files=contents)
 
 
+def keep_made(
+    folder: WorkDir, result: ExecutionResult, blocks: Iterable[Block], files: Iterable[File]
+) -> ExecutionResult:
+    """Copy the files of an execution without a session, which fetches all, except those that are as they were sent."""
+    unchanged = as_sent(result.artifacts, blocks, files)
+    made = tuple(one for one in result.artifacts if one.path not in unchanged)
+    contents = {path: content for path, content in result.files.items() if path not in unchanged}
+    return keep_artifacts(folder, replace(result, artifacts=made), contents)
+
+
 async def keep_later(
     folder: WorkDir, record: CodeExecution, result: ExecutionResult, shared: SharedSession | None
 ) -> ExecutionResult:
     """Copy the files of an execution that no call waits for into work_dir, as its call would have done."""
     if result.session is None:
-        unchanged = as_sent(result.artifacts, record.spec.blocks, record.spec.files or ())
-        made = tuple(one for one in result.artifacts if one.path not in unchanged)
-        contents = {path: content for path, content in result.files.items() if path not in unchanged}
-        return keep_artifacts(folder, replace(result, artifacts=made), contents)
+        return keep_made(folder, result, record.spec.blocks, record.spec.files or ())
     if opened := shared.opened(result.session) if shared else None:
         return await bring_back(folder, opened, result, asyncio.Event())
     if result.artifacts:
