@@ -58,7 +58,15 @@ class PodWorker(Worker):
         return await super()._step()
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """The pod was seen, changed or deleted."""
+        """The pod was seen, changed or deleted.
+
+        The object may have another pod besides: one that the leader before made without a record of it, or that a
+        session had before it slept. That pod is of no use to anybody, and says nothing about this one.
+        """
+        if (name := raw["metadata"]["name"]) != self.pod_name:
+            if not deleted and "deletionTimestamp" not in raw["metadata"]:
+                self.discard(name)
+            return
         box = seen_again(self.sandbox, raw, now(), deleted=deleted)
         over = box.gone or bool(box.pod and box.pod.terminated)
         over_at = (box.over_at or now()) if over else None
@@ -83,6 +91,10 @@ class PodWorker(Worker):
     async def discard_pod(self, name: str) -> None:
         """Delete a pod that nobody looks after any more."""
         await self.insist("its pod was not deleted", self.context.cluster.delete_pod, self.meta.namespace, name)
+
+    def discard(self, name: str) -> None:
+        """The same, without a wait for the answer."""
+        self.run_in_background(self.discard_pod(name))
 
     def _look(self) -> None:
         if self.connection:

@@ -98,7 +98,7 @@ async def test_a_pod_that_a_look_does_not_find_is_gone_only_if_it_was_seen(*, se
 
 
 def a_raw_pod(version: int, **status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "pod", "resourceVersion": str(version)}, "spec": {}, "status": status}
+    return {"metadata": {"name": "run-1-0f8fad5b", "resourceVersion": str(version)}, "spec": {}, "status": status}
 
 
 async def test_a_look_that_is_answered_late_does_not_bring_back_a_pod_that_is_gone() -> None:
