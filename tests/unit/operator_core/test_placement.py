@@ -196,6 +196,7 @@ def claimed() -> tuple[Placement, Any, list[str]]:
         insist=insist,
         wake=lambda: None,
         observe_pod=None,
+        pods=dict,
         deleted=False,
     )
     place = Placement(worker, lambda: execution, a_register(pool=pool))
@@ -241,7 +242,7 @@ async def test_a_socket_that_is_closing_keeps_nobody_in_the_queue_of_a_session()
     )
     execution = an_execution(phase=Phase.RUNNING, **SESSION_REF)
     worker: Any = SimpleNamespace(
-        meta=execution.metadata, sandbox=Sandbox(), connection=None, pods=dict, wake=None, observe_pod=None
+        meta=execution.metadata, sandbox=Sandbox(), connection=None, wake=None, observe_pod=None
     )
     place = Placement(worker, lambda: execution, a_register(session=session))
     place.step()
