@@ -109,7 +109,7 @@ class Connection:
 
     def open(self) -> None:
         """Connect, in the background."""
-        self.view = replace(self.view, link=PodLink.OPEN, asked_at=datetime.now(UTC))
+        self._see(link=PodLink.OPEN, asked_at=datetime.now(UTC))
         self._task = asyncio.create_task(self._run(), name=f"connection to {self._pod}")
 
     def close(self) -> None:
