@@ -147,6 +147,7 @@ async def test_a_runner_that_is_connected_and_says_nothing_is_given_up_though_no
     worker = ExecutionWorker(context, cluster.execution, a_register(), lambda _: None)
     worker.observe_pod(a_raw_pod(cluster.execution), deleted=False)
     await until(lambda: cluster.execution.status.phase is Phase.LOST, seconds=10)
+    assert cluster.execution.status.reason == "OperatorRestarted"
     assert "did not answer" in cluster.execution.status.message
     worker.task.cancel()
     await asyncio.gather(worker.task, return_exceptions=True)
