@@ -24,7 +24,15 @@ from codeexec_api import (
     SessionPhase,
     condition,
 )
-from codeexec_api.names import EXECUTION_LABEL, PAYLOAD_SECRET_TYPE, block_key, file_key
+from codeexec_api.names import (
+    API_VERSION,
+    EXECUTION_LABEL,
+    PAYLOAD_SECRET_TYPE,
+    SANDBOX_CONTAINER,
+    block_key,
+    file_key,
+    pod_name,
+)
 from codeexec_api.packing import pack
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
@@ -235,6 +243,20 @@ def a_part(contents: Mapping[str, bytes], *, uid: str = SECRET_UID, **changes: A
 def a_pod(**changes: Any) -> PodView:
     """A sandbox pod, running unless told otherwise."""
     return PodView(**{"running": True, "node_name": "node-1", "egress_targets": frozenset({TARGET}), **changes})
+
+
+def a_raw_pod(
+    record: CodeExecution | CodeSession, *, name: str = "", owner: str = "", version: int = 5, **metadata: Any
+) -> dict[str, Any]:
+    """The own pod of a record, or another pod of the record, or one of another owner. The pod runs."""
+    meta = record.metadata
+    controller = {"apiVersion": API_VERSION, "uid": owner or meta.uid, "controller": True}
+    named = {"name": name or pod_name(meta.name, meta.uid), "namespace": meta.namespace, "labels": {}}
+    return {
+        "metadata": {**named, "resourceVersion": str(version), "ownerReferences": [controller], **metadata},
+        "spec": {"nodeName": "node-1"},
+        "status": {"phase": "Running", "containerStatuses": [{"name": SANDBOX_CONTAINER, "state": {"running": {}}}]},
+    }
 
 
 TARGET = Target("api-server", "10.96.0.1", 443)

@@ -109,7 +109,7 @@ class Connection:
 
     def open(self) -> None:
         """Connect, in the background."""
-        self.view = replace(self.view, link=PodLink.OPEN, asked_at=datetime.now(UTC))
+        self._see(link=PodLink.OPEN, asked_at=datetime.now(UTC))
         self._task = asyncio.create_task(self._run(), name=f"connection to {self._pod}")
 
     def close(self) -> None:
@@ -149,8 +149,9 @@ class Connection:
         return await self._send({"cancel": uid})
 
     async def cancel_stray(self, uid: str) -> None:
-        """Have a job stopped of which nobody wants to hear."""
-        if await self.cancel(uid):
+        """Have a job stopped of which nobody wants to hear. Until the runner has ended it, it counts as handed over."""
+        if await self.cancel(uid) and self.view.ready and self.view.ready.job == uid:  # else it has ended meanwhile
+            self.view = replace(self.view, handed=uid, handed_at=datetime.now(UTC))
             self._at_rest(uid)
 
     async def acknowledge(self, uid: str) -> None:

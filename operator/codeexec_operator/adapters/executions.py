@@ -141,10 +141,10 @@ class ExecutionWorker(PodWorker):
         self._seen = replace(self._seen, execution=_lean(record, self._seen.payload))
         if isinstance(payload := self._seen.payload, Payload):
             self._seen = replace(self._seen, payload=hold(payload, waits=may_wait(record)))
+        if self.phase in (Phase.STARTING, Phase.RUNNING) and record.status.pod_name and not record.spec.session_ref:
+            self.place.is_in(record.status.pod_name)
         if self.phase is before:
             return
-        if self.phase is Phase.RUNNING and not record.spec.session_ref:
-            self.place.is_in(record.status.pod_name)
         if self.phase is Phase.APPROVED:  # its session may have ended meanwhile
             self._seen = replace(self._seen, payload=None, session=None)
         if self.phase.terminal:

@@ -13,7 +13,7 @@ from codeexec_operator.adapters.connection import Connection
 from codeexec_operator.adapters.worker import Context, Worker, now
 from codeexec_operator.core import actions
 from codeexec_operator.core.actions import Plan
-from codeexec_operator.core.observed_pod import Sandbox, seen_again
+from codeexec_operator.core.observed_pod import Sandbox, parse_pod, seen_again
 
 T = TypeVar("T")
 
@@ -58,7 +58,15 @@ class PodWorker(Worker):
         return await super()._step()
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """The pod was seen, changed or deleted."""
+        """The pod was seen, changed or deleted.
+
+        The object may have another pod besides: one that the leader before made without a record of it, or that a
+        session had before it slept. That pod is of no use to anybody, and says nothing about this one.
+        """
+        if (name := raw["metadata"]["name"]) != self.pod_name:
+            if not deleted and "deletionTimestamp" not in raw["metadata"]:
+                self.discard(name)
+            return
         box = seen_again(self.sandbox, raw, now(), deleted=deleted)
         over = box.gone or bool(box.pod and box.pod.terminated)
         over_at = (box.over_at or now()) if over else None
@@ -84,6 +92,10 @@ class PodWorker(Worker):
         """Delete a pod that nobody looks after any more."""
         await self.insist("its pod was not deleted", self.context.cluster.delete_pod, self.meta.namespace, name)
 
+    def discard(self, name: str) -> None:
+        """The same, without a wait for the answer."""
+        self.run_in_background(self.discard_pod(name))
+
     def _look(self) -> None:
         if self.connection:
             self.sandbox = replace(self.sandbox, runner=self.connection.view)
@@ -95,14 +107,8 @@ class PodWorker(Worker):
     async def act_on_pod(self, action: actions.Action, greeting: Mapping[str, Any], *, reusable: bool) -> None:
         """Carry out one of the actions that concern the pod."""
         match action:
-            case actions.CreatePod(manifest, network_policy):
-                cluster = self.context.cluster
-                fault = await cluster.create_network_policy(network_policy) if network_policy else None
-                fault = fault or await cluster.create_pod(manifest)
-                if fault and fault.admission and self.context.policies.just_changed:
-                    raise ApiException(status=403, reason="admission does not know the changed configuration yet")
-                self.sandbox = replace(self.sandbox, requested=True, fault=fault, heard_at=now())
-                self.wake()
+            case actions.CreatePod():
+                await self._create_pod(action)
             case actions.ReadPod():
                 await self._read_pod()
             case actions.Attach():
@@ -126,6 +132,27 @@ class PodWorker(Worker):
                 pass  # `_run` ends
             case _:
                 raise TypeError(f"{type(action).__name__} is no action of {type(self).__name__}")
+
+    async def _create_pod(self, action: actions.CreatePod) -> None:
+        cluster, fault = self.context.cluster, None
+        if action.network_policy:
+            fault = await cluster.create_network_policy(action.network_policy)
+        if fault is None and (fault := await cluster.create_pod(action.manifest)) and await self._was_made():
+            fault = None
+        if fault and fault.admission and self.context.policies.just_changed:
+            raise ApiException(status=403, reason="admission does not know the changed configuration yet")
+        self.sandbox = replace(self.sandbox, requested=True, fault=fault, heard_at=now())
+        self.wake()
+
+    async def _was_made(self) -> bool:
+        """True if the pod is there that is refused: by the leader before, or by a request whose answer was lost.
+
+        Admission and quota look at a request before its name does, so a refusal says nothing about an older pod.
+        """
+        found = await self.context.cluster.find_pod(self.meta.namespace, self.pod_name)
+        if found and parse_pod(found).owner == self.meta.uid:
+            self.observe_pod(found, deleted=False)
+        return self.sandbox.pod is not None
 
     async def _read_pod(self) -> None:
         """Read the pod. Events of a pod in a pool may not reach this worker."""

@@ -47,7 +47,9 @@ class PoolClaimant:
         """What its place depends on."""
 
     def receive(self, pod: ClaimedPod) -> None:
-        """A pod of the pool is its own now."""
+        """A pod of the pool is its own now. It may have asked for one before, or the leader before has."""
+        for before in self._worker.pods():
+            self._worker.discard(before)
         self._claimed = pod
         self._has(pod.pod_name, pod.sandbox, pod.connection)
         pod.connection.changed = self.wake
@@ -73,13 +75,12 @@ class PoolClaimant:
 
     def is_in(self, pod: str) -> None:
         """The record says where it is: that counts, whatever it has got since. What was written may come late."""
-        if pod == self._worker.pod_name:
-            return
-        self.give_back()
-        if self._pool:
+        if pod != self._worker.pod_name:
+            self.give_back()
+            self._has(pod, Sandbox(), None)
+        if self._pool and not self._claimed:
             self._pool.leave(self, None)
-        self._pool = None
-        self._has(pod, Sandbox(), None)
+            self._pool = None
 
     def _has_none(self) -> None:
         """Its pod, if it gets another one, is its own."""

@@ -28,7 +28,8 @@ class Claims:
     """The queue of a pool, and the pods that were taken or given up."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
-        """`changed` is called when something new is known of a pod that is kept."""
+        """`changed` is called when something new is known of a pod that is kept, or is of no use to anybody."""
+        self._changed = changed
         self.queue: Line[PodClaimant] = Line(rank)
         self._tenants: dict[PodClaimant, Tenant] = {}
         self._lines: dict[Tenant, Line[PodClaimant]] = {}
@@ -40,6 +41,8 @@ class Claims:
         """Pods that have yet to be deleted."""
         self._done: dict[str, PodClaimant | None] = {}
         """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
+        self._useless: set[str] = set()
+        """Those of them that nobody may use. One that was not there when it was deleted may be made after that."""
         self._adopted: set[str] = set()
         """Those that were taken and are the user's own by now."""
         self.kept = KeptPods(changed)
@@ -117,6 +120,7 @@ class Claims:
     def discard(self, pod: str) -> None:
         """A pod is of no use to anybody; it is deleted, whatever it takes."""
         self._done[pod] = None
+        self._useless.add(pod)
         self.discarded.add(pod)
 
     def pods(self) -> dict[str, int]:
@@ -125,8 +129,12 @@ class Claims:
 
     def lose(self, pod: str) -> None:
         """A pod is gone without a word."""
-        self._done.pop(pod, None)
+        self._forget(pod)
         self.kept.lose(pod)
+
+    def _forget(self, pod: str) -> None:
+        self._done.pop(pod, None)
+        self._useless.discard(pod)
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """Pass on to whose it is that a pod was seen, changed or deleted."""
@@ -137,7 +145,10 @@ class Claims:
         if claimant := self.taken.get(name) or self._done.get(name):
             claimant.observe_pod(raw, deleted=deleted)
         if deleted and name not in self.taken:
-            self._done.pop(name, None)
+            self._forget(name)
+        elif name in self._useless and "deletionTimestamp" not in raw["metadata"]:
+            self.discarded.add(name)
+            self._changed()
 
     def wake(self) -> None:
         """Those who wait have to see whether it is still worth it."""

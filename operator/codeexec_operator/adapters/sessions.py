@@ -1,7 +1,7 @@
 """Looks after one session: its pod, the connection to it, and whose turn it is."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import datetime
@@ -219,23 +219,12 @@ class SessionWorker(PodWorker):
         self._files.forget()
         self._pool.begin_anew()
         self._know(policy_read=False)
-        self._delete(left)
+        if left:
+            self.discard(left)
 
     def _has_no_pod(self) -> None:
         if self.phase is SessionPhase.ASLEEP:
             self.pod_name = ""
-
-    def _delete(self, pod: str) -> None:
-        if pod:
-            self.run_in_background(self.discard_pod(pod))
-
-    def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
-        """The pod was seen, changed or deleted. Of a session that sleeps, or has slept, there may be an older one."""
-        name, slept = raw["metadata"]["name"], self._seen.session.status.sleeps
-        if name == self.pod_name or not slept:
-            super().observe_pod(raw, deleted=deleted)
-        elif not deleted and "deletionTimestamp" not in raw["metadata"]:
-            self._delete(name)
 
     async def _end_stray(self, uid: str) -> None:
         """Unless its execution is there, and only its list takes long. A runner that repeats itself waits, too."""

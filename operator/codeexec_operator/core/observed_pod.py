@@ -142,9 +142,12 @@ class RunnerView:
     closed_at: datetime | None = None
     ready: Readiness | None = None
     handed: str = ""
-    """The job that was handed over last by this connection, until the runner says that it is over; empty if none."""
+    """The job that was handed over last by this connection, until the runner says that it is over; empty if none.
+
+    Or a job that was found, of which nobody wants to hear, and whose end was asked for.
+    """
     handed_at: datetime | None = None
-    """When that was."""
+    """When it was handed over, or its end was asked for."""
     heard_at: datetime | None = None
     """When anything last came from it."""
     pinged_at: datetime | None = None

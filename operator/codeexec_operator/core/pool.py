@@ -130,7 +130,8 @@ def _look_at(
         return CreateMember(name, _manifest(name, seen, template, now, timing)), give_up_at or old_at
     connected = startup.connect(sandbox, now, timing, give_up_at, seen.cluster_view)
     if late and isinstance(connected, Plan):
-        return DropMember(name, replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT))
+        problem = replace(startup.late(sandbox, timing), reason=Reason.START_TIMEOUT)
+        return DropMember(name, None if member.proven else problem)
     if isinstance(connected, Plan):
         act = AttachMember(name) if connected.actions else None
         return act, min(connected.wake_at or old_at, old_at)
@@ -184,10 +185,13 @@ def _ping(
 def _give_up_at(member: Member, timing: Timing) -> datetime | None:
     """Until when a pod has to be ready, from when a node has it. One that no node has room for may wait.
 
-    When that was is known by this process's clock: that of the node may be another one.
+    When that was is known by this process's clock: that of the node may be another one. A pod that was ready has to
+    answer as soon over a new connection.
     """
     pod = member.sandbox.pod
-    if member.proven or (pod and not pod.node_name):
+    if member.proven:
+        return startup.answer_by(member.sandbox.runner, timing)
+    if pod and not pod.node_name:
         return None
     begun = member.sandbox.placed_at or member.since or member.created_at
     return begun + timedelta(seconds=timing.start_timeout)

@@ -8,13 +8,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, NOW, a_policy, a_sandbox, a_secret, a_session, an_execution
+from factories import (
+    CLUSTER_VIEW,
+    IMAGE,
+    NOW,
+    a_policy,
+    a_raw_pod,
+    a_sandbox,
+    a_secret,
+    a_session,
+    a_status,
+    an_execution,
+)
 from kubernetes.aio.client.exceptions import ApiException
 from plans import proof_of
 from played_context import a_context, a_register
 from polling import settled, until
 
-from codeexec_api import Phase, SandboxPool, SessionPhase
+from codeexec_api import CodeExecution, Phase, SandboxPool, SessionPhase, Verdict
+from codeexec_api.names import pod_name
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.adapters.pool_pods import ClaimedPod
 from codeexec_operator.adapters.rooms import Rooms
@@ -36,6 +48,7 @@ class Api:
         self.record, self.late, self.unanswered = record, late, 0
         self.answers = answers
         self.pool = Pool()
+        self.deleted: list[str] = []
         self._on_its_way: Any = None
 
     async def write_status(self, seen: Any, status: Any) -> Any:
@@ -78,6 +91,10 @@ class Api:
     async def patch_pod(self, *_: Any) -> None:
         pass
 
+    async def delete_pod(self, _: str, name: str) -> bool:
+        self.deleted.append(name)
+        return True
+
     @asynccontextmanager
     async def attach(self, *_: str) -> AsyncIterator[Any]:
         raise ConnectionError
@@ -89,7 +106,8 @@ class Pool:
 
     def __init__(self) -> None:
         self.meta: Any = SimpleNamespace(name="default")
-        self.keeps_pods, self.given = False, 0
+        self.keeps_pods, self.given, self.empty = False, 0, False
+        self.queue: list[Any] = []
         self.discarded: list[str] = []
         self.greetings: list[Any] = []
         self.claims: Any = SimpleNamespace(discard=self.discarded.append, adopted=lambda _: None)
@@ -101,6 +119,9 @@ class Pool:
         self._template = made
 
     def join(self, claimant: Any) -> None:
+        if self.empty:
+            self.queue.append(claimant)
+            return
         self.given += 1
         sandbox = a_sandbox()
         self.connection: Any = SimpleNamespace(view=sandbox.runner, close=lambda: None, greet=self._greet)
@@ -110,8 +131,8 @@ class Pool:
     async def _greet(self, greeting: Any) -> None:
         self.greetings.append(greeting)
 
-    def leave(self, *_: Any) -> None:
-        pass
+    def leave(self, claimant: Any, _: Any) -> None:
+        self.queue = [one for one in self.queue if one is not claimant]
 
     def serves(self, *_: Any, **__: Any) -> bool:
         return True
@@ -125,8 +146,10 @@ class Pool:
 
 
 @asynccontextmanager
-async def asked(kind: str, *, late: bool, answers: bool = False) -> AsyncIterator[tuple[Api, Worker]]:
-    record = an_execution() if kind == "execution" else a_session(stateful=True)
+async def asked(
+    kind: str, *, late: bool = False, answers: bool = False, record: Any = None
+) -> AsyncIterator[tuple[Api, Worker]]:
+    record = record or (an_execution() if kind == "execution" else a_session(stateful=True))
     api = Api(record, late=late, answers=answers)
     payloads = SimpleNamespace(seen=lambda *_: True, take=lambda *_: a_secret())
     context = a_context(api, payloads=payloads, outputs=SimpleNamespace(place=CONFIG_MAPS, files=None))
@@ -166,3 +189,56 @@ async def test_the_kernel_of_a_session_is_started_once_the_record_says_that_it_i
         await until(lambda: api.pool.greetings, seconds=10)
         await settled()
         assert [one["kernel"] for one in api.pool.greetings] == [True]
+
+
+def own_pod(record: Any) -> str:
+    return pod_name(record.metadata.name, record.metadata.uid)
+
+
+@pytest.mark.parametrize("told", ["before", "after"])
+@pytest.mark.parametrize("kind", ["execution", "session"])
+async def test_a_pod_that_the_leader_before_has_made_goes_if_the_record_gets_another_one(kind: str, told: str) -> None:
+    """That leader made it, and did not get to the record. What becomes of such a pod says nothing about the record."""
+    async with asked(kind, answers=True) as (api, worker):
+        if told == "before":
+            worker.observe_pod(a_raw_pod(api.record), deleted=False)
+        await until(lambda: worker.phase in BEGUN)
+        sandbox = worker.sandbox
+        if told == "after":
+            worker.observe_pod(a_raw_pod(api.record), deleted=False)
+        await until(lambda: api.deleted, seconds=10)
+        worker.observe_pod(a_raw_pod(api.record, version=6, deletionTimestamp=NOW.isoformat()), deleted=False)
+        worker.observe_pod(a_raw_pod(api.record, version=7), deleted=True)
+        await settled()
+        assert api.deleted == [own_pod(api.record)]
+        assert (worker.pod_name, worker.sandbox.pod, worker.sandbox.gone) == ("pod-1", sandbox.pod, False)
+        assert worker.phase in BEGUN
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        an_execution(phase=Phase.SUCCEEDED, status={"pod_name": "pod-1", "pool_name": "default"}),
+        a_session(phase=SessionPhase.ENDED, status={"pod_name": "pod-1"}),
+    ],
+    ids=["execution", "session"],
+)
+async def test_a_pod_that_a_record_has_besides_goes_after_the_end_of_the_record_too(record: Any) -> None:
+    async with asked("execution" if isinstance(record, CodeExecution) else "session", record=record) as (api, worker):
+        worker.observe_pod(a_raw_pod(record), deleted=False)
+        await until(worker.task.done, seconds=10)
+        assert api.deleted == [own_pod(record)]
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["given a pod", "in line"])
+async def test_an_execution_stays_in_the_pod_that_its_record_names_whatever_it_has_asked_for_since(empty: bool) -> None:
+    """The write that it gets a pod of its own came late."""
+    async with asked("execution", record=an_execution(phase=Phase.STARTING, status={"pod_name": ""})) as (api, worker):
+        assert isinstance(worker, ExecutionWorker)
+        worker.task.cancel()
+        api.pool.empty = empty
+        worker.place.ask(Verdict(IMAGE, None))
+        assert (worker.pod_name == own_pod(api.record)) is empty, "control"
+        worker.observe(api._store(a_status(Phase.STARTING)))
+        assert (worker.pod_name, worker.sandbox.pod) == (own_pod(api.record), None)
+        assert (api.pool.queue, api.pool.discarded) == ([], [] if empty else ["pod-1"])

@@ -196,6 +196,7 @@ def claimed() -> tuple[Placement, Any, list[str]]:
         insist=insist,
         wake=lambda: None,
         observe_pod=None,
+        pods=dict,
         deleted=False,
     )
     place = Placement(worker, lambda: execution, a_register(pool=pool))

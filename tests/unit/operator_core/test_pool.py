@@ -406,6 +406,14 @@ class TestEachPod:
         assert dropped(plan(seen({"a": ready(sandbox=a_sandbox(runner=runner))}), 59)) == []
         assert dropped(plan(seen({"a": ready(sandbox=a_sandbox(runner=runner))}), 60)) == ["a"]
 
+    def test_one_that_does_not_answer_over_its_new_connection_goes_after_a_minute(self) -> None:
+        silent = ready(sandbox=a_sandbox(runner=RunnerView(PodLink.OPEN, asked_at=NOW + seconds(100))))
+        waits = plan(seen({"a": silent}, spec={"replicas": 1}), 159)
+        assert (dropped(waits), waits.wake_at) == ([], NOW + seconds(160))
+        late = plan(seen({"a": silent}, spec={"replicas": 1}), 160)
+        assert (dropped(late), created(late)) == (["a"], [NAMES[0]])
+        assert [one.problem for one in late.actions if isinstance(one, DropMember)] == [None]
+
     def test_one_in_which_code_has_run_goes(self) -> None:
         assert dropped(plan(seen({"a": starting(a_sandbox(runner=a_runner(used=True)))}))) == ["a"]
 

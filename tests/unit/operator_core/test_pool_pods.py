@@ -4,14 +4,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import NOW, a_sandbox, seconds
+from factories import NOW, a_raw_pod, a_sandbox, an_execution, seconds
 from kubernetes.aio.client.exceptions import ApiException
 from plans import proof_of
+from played_cluster import PlayedCluster
+from played_context import a_context
+from polling import settled, until
 
+from codeexec_api import SandboxPool
 from codeexec_api.names import POOL_LABEL, TEMPLATE_LABEL
 from codeexec_api.v1alpha1.base import ObjectMeta
 from codeexec_operator.adapters.pool_pods import PoolPods
+from codeexec_operator.adapters.pools import PoolWorker
+from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.worker import now
+from codeexec_operator.core.observed import Room
 from codeexec_operator.core.starts import Starts
 
 
@@ -118,3 +125,42 @@ async def test_a_look_that_is_answered_late_does_not_bring_back_a_pod_that_is_go
     sandbox = pods.members["default-1"].sandbox
     assert sandbox.pod
     assert (sandbox.gone, sandbox.pod.version) == (True, 6)
+
+
+async def test_a_pod_that_is_made_after_it_was_given_up_and_not_found_is_deleted() -> None:
+    """Its request got no answer, and was carried out late."""
+
+    class Late(PlayedCluster):
+        async def create_pod(self, pod: Any) -> Any:
+            self.heard.append(pod["metadata"]["name"])
+            raise TimeoutError
+
+        async def pods_in_use(self, _: str) -> set[str]:
+            return set()
+
+        async def write_status(self, seen: Any, status: Any) -> Any:
+            return seen.model_copy(update={"status": status})
+
+    def pool(replicas: int) -> SandboxPool:
+        meta = {"name": "default", "namespace": "box", "uid": "1"}
+        meta |= {"resourceVersion": str(8 - replicas), "generation": 2 - replicas}
+        return SandboxPool.model_validate({"metadata": meta, "spec": {"replicas": replicas}})
+
+    cluster: Any = Late(an_execution())
+    rooms, starts = Rooms(lambda _: Room(), lambda _: None), Starts(lambda _: None)
+    worker = PoolWorker(
+        a_context(cluster), pool(1), starts=starts, rooms=rooms, forget=lambda _: None, opened=lambda _: None
+    )
+    await until(lambda: cluster.heard, seconds=10)
+    [name] = cluster.heard
+    worker.observe(pool(0))
+    await until(lambda: f"delete pod {name}" in cluster.heard, seconds=10)
+    cluster.heard.clear()
+    made: Any = pool(0)
+    worker.observe_pod(a_raw_pod(made, name=name), deleted=False)
+    await until(lambda: f"delete pod {name}" in cluster.heard, seconds=10)
+    worker.observe_pod(a_raw_pod(made, name=name, version=6, deletionTimestamp=NOW.isoformat()), deleted=False)
+    worker.observe_pod(a_raw_pod(made, name=name, version=7), deleted=True)
+    await settled()
+    assert (cluster.heard, worker.pods()) == ([f"delete pod {name}"], {})
+    await worker.end()

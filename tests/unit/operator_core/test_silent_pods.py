@@ -1,16 +1,28 @@
 """A pod of which nothing is heard while it starts is looked for: the watch that would tell may have gone silent."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, NOW, PAYLOAD, a_pod, a_policy, a_runner, a_session, an_execution, seconds
+from factories import (
+    CLUSTER_VIEW,
+    NOW,
+    PAYLOAD,
+    a_pod,
+    a_policy,
+    a_raw_pod,
+    a_runner,
+    a_session,
+    an_execution,
+    seconds,
+)
 from plans import outcome
 from played_cluster import PlayedCluster
 from played_context import a_context, a_register
-from polling import settled
+from polling import settled, until
 
 from codeexec_api import Phase, SessionPhase
 from codeexec_operator.adapters.executions import ExecutionWorker
@@ -97,23 +109,19 @@ async def test_a_pod_that_a_look_does_not_find_is_gone_only_if_it_was_seen(*, se
     assert (worker.sandbox.gone, worker.sandbox.heard_at == NOW) == (seen, seen)
 
 
-def a_raw_pod(version: int, **status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "pod", "resourceVersion": str(version)}, "spec": {}, "status": status}
-
-
 async def test_a_look_that_is_answered_late_does_not_bring_back_a_pod_that_is_gone() -> None:
     class Slow(PlayedCluster):
         async def find_pod(self, *_: str) -> Any:
             await deleted.wait()
-            return a_raw_pod(5, phase="Running")
+            return a_raw_pod(self.execution, version=5)
 
     deleted = asyncio.Event()
     worker = ExecutionWorker(a_context(Slow(an_execution())), an_execution(), a_register(), lambda _: None)
     worker.task.cancel()
-    worker.observe_pod(a_raw_pod(4), deleted=False)
+    worker.observe_pod(a_raw_pod(an_execution(), version=4), deleted=False)
     looking = asyncio.create_task(worker.act_on_pod(ReadPod(), {}, reusable=False))
     await settled()
-    worker.observe_pod(a_raw_pod(6, phase="Running"), deleted=True)
+    worker.observe_pod(a_raw_pod(an_execution(), version=6), deleted=True)
     heard_at = worker.sandbox.heard_at
     deleted.set()
     await looking
@@ -123,3 +131,23 @@ async def test_a_look_that_is_answered_late_does_not_bring_back_a_pod_that_is_go
     assert worker.sandbox.heard_at
     assert heard_at
     assert worker.sandbox.heard_at > heard_at, "else it would be looked for again at once"
+
+
+async def test_a_runner_that_is_connected_and_says_nothing_is_given_up_though_nothing_else_happens() -> None:
+    """Somebody looks when its time is over."""
+
+    class Silent(PlayedCluster):
+        @asynccontextmanager
+        async def attach(self, *_: str) -> AsyncIterator[Any]:
+            await asyncio.Event().wait()
+            yield
+
+    cluster = Silent(an_execution(phase=Phase.RUNNING))
+    context = a_context(cluster, timing=Timing(start_timeout=0.2))
+    worker = ExecutionWorker(context, cluster.execution, a_register(), lambda _: None)
+    worker.observe_pod(a_raw_pod(cluster.execution), deleted=False)
+    await until(lambda: cluster.execution.status.phase is Phase.LOST, seconds=10)
+    assert cluster.execution.status.reason == "OperatorRestarted"
+    assert "did not answer" in cluster.execution.status.message
+    worker.task.cancel()
+    await asyncio.gather(worker.task, return_exceptions=True)
