@@ -2,7 +2,8 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, TypeVar
@@ -34,12 +35,7 @@ class Cluster:
     connect: Connect
 
     def run(self, work: Callable[[CodeExecutionClient], Awaitable[T]]) -> T:
-        """Run `work` with a client, and close the client afterwards.
-
-        Raises:
-            click.ClickException: any error, as one message; the exit code is 1.
-            click.exceptions.Exit: after Ctrl-C.
-        """
+        """Run `work` with a client, and close the client afterwards."""
 
         async def main() -> T:
             client = self.connect(self.ref)
@@ -48,14 +44,25 @@ class Cluster:
             finally:
                 await client.close()
 
-        try:
-            return asyncio.run(main())
-        except pydantic.ValidationError as error:
-            raise click.ClickException(one_line(explain(error))) from error
-        except (CodeExecError, ValueError) as error:
-            raise click.ClickException(one_line(str(error))) from error
-        except KeyboardInterrupt:
-            raise click.exceptions.Exit(INTERRUPTED) from None
+        return asyncio.run(main())
+
+
+@contextmanager
+def _errors_as_messages() -> Iterator[None]:
+    """End a command with one message for each error of a request or of the cluster, instead of a traceback.
+
+    Raises:
+        click.ClickException: such an error; the exit code is 1.
+        click.exceptions.Exit: after Ctrl-C.
+    """
+    try:
+        yield
+    except pydantic.ValidationError as error:
+        raise click.ClickException(one_line(explain(error))) from error
+    except (CodeExecError, ValueError) as error:
+        raise click.ClickException(one_line(str(error))) from error
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 def in_namespace(
@@ -73,7 +80,7 @@ def in_namespace(
         @functools.wraps(command)
         def wrapped(*, namespace: str, kubeconfig: str | None, context_name: str | None, **options: Any) -> None:
             connect: Connect = click.get_current_context().obj or CodeExecutionClient
-            with from_the_command_line():
+            with from_the_command_line(), _errors_as_messages():
                 command(cluster=Cluster(ClusterRef(namespace, kubeconfig, context_name), connect), **options)
 
         return wrapped

@@ -311,10 +311,22 @@ def _blocks(file: str | None, code: str | None, language: str | None) -> tuple[P
     if (file is None) == (code is None):
         raise click.UsageError("give either FILE or --code")
     language = language or _language_of(file)
-    prepared = prepare([SourceBlock(language, _read(file) if file else code or "")])
+    prepared = prepare([SourceBlock(language, _read(file) if file else _checked(code or ""))])
     if prepared.refusal:
         raise click.UsageError(prepared.refusal)
     return prepared.blocks
+
+
+def _checked(code: str) -> str:
+    """Code of the command line. A byte that is not UTF-8 arrives there as half a character, which no record takes."""
+    try:
+        code.encode()
+    except UnicodeEncodeError as error:
+        raise click.ClickException(
+            f"--code is not UTF-8: {error.object[error.start : error.end]!r} at character {error.start}; save the code "
+            "as a UTF-8 file, and give that FILE"
+        ) from error
+    return code
 
 
 def _language_of(file: str | None) -> str:
