@@ -12,9 +12,9 @@ from kubernetes.aio.client.exceptions import ApiException
 from codeexec_api import CodeExecution, CodeSession
 from executor_client.exceptions import ClusterUnreachable, CodeExecError, NotFound
 from executor_client.transport.api_errors import translate
-from executor_client.transport.connections import CLOSED
 from executor_client.transport.kube_api import OURS, KubeApi
 from executor_client.transport.outage import Outage
+from executor_client.transport.protocol import CLOSED
 
 _WATCH_SECONDS: Final = 240
 _SILENT_SECONDS: Final = 90
