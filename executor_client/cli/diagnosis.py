@@ -199,13 +199,13 @@ def _network(proof: EgressProof | None) -> Finding:
             "network",
             Outcome.FAILED,
             f"NetworkPolicy is not enforced: the sandbox could reach {open_names or 'one of its targets'}",
-            "install a network plugin that enforces NetworkPolicy; see docs/install.md",
+            "install a network plugin that enforces NetworkPolicy; see EgressNotEnforced in docs/troubleshooting.md",
         )
     return Finding(
         "network",
         Outcome.WARNING,
         f"the check could not show that NetworkPolicy is enforced (targets: {names})",
-        "the operator itself must be able to reach a target; see docs/install.md",
+        "the operator itself must be able to reach a target; see EgressNotEnforced in docs/troubleshooting.md",
     )
 
 
