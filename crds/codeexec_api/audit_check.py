@@ -139,7 +139,12 @@ def verify(
     chains = _gather(itertools.chain(exported.lines, lines, later), found)
     _check_chains(chains, found)
     if not chains:
-        found.say(FindingKind.MISSING, "the logs", "they have no readable audit line")
+        found.say(
+            FindingKind.MISSING,
+            "the logs",
+            "the given logs contain no audit line: pass the operator's log with its JSON lines unchanged "
+            "(docs/audit.md#keep-the-log)",
+        )
     checkpoints = read_checkpoints(witness, found) if witness else ()
     compare(chains, checkpoints, found)
     fine, gone = 0, tuple[str, ...]()

@@ -1,4 +1,4 @@
-"""Says what is wrong with an object of the platform owner's. An agent's may hold code, which no message repeats."""
+"""Says what is wrong with an object. Only objects of the platform owner are quoted: an agent's may hold code."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,24 @@ _SHOWN: Final = 100
 
 def wrong_fields(error: ValidationError) -> str:
     """Each wrong field with the value found and what is allowed, in one line."""
-    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {_wrong(one)}" for one in error.errors(include_url=False))
+    return "; ".join(f"{place_of(one) or 'the value'}: {_wrong(one)}" for one in error.errors(include_url=False))
+
+
+def place_of(one: Mapping[str, Any]) -> str:
+    """The field of one of pydantic's errors, such as `limits.cpu`; empty if the whole value is wrong."""
+    return ".".join(map(str, one["loc"]))
+
+
+def words_of(one: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors says is allowed, without the kind of the error."""
+    return str(one["msg"]).removeprefix("Value error, ")
 
 
 def _wrong(one: Mapping[str, Any]) -> str:
     if one["type"] == "missing":  # the value found is that of the whole object
-        return str(one["msg"])
+        return words_of(one)
     found = json.dumps(one["input"], default=str)
     found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}…"
     if one["type"] == "extra_forbidden":
         return f"found {found}, but this version knows no such field"
-    return f"found {found}: {one['msg']}"
+    return f"found {found}: {words_of(one)}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
+from codeexec_api.invalid import place_of, words_of
 from codeexec_api.v1alpha1.access import EgressRule, Mount, MountSource, Permit
 from codeexec_api.v1alpha1.bounds import MAX_LEFT_OUT
 from codeexec_api.v1alpha1.execution_status import OpenedEgress
@@ -25,10 +26,10 @@ NEVER: Final[tuple[Reserved, ...]] = tuple(
     for network, what in (
         ("0.0.0.0/8", "addresses of the pod itself"),
         ("127.0.0.0/8", "loopback addresses"),
-        ("169.254.0.0/16", "link-local addresses, which serve cloud metadata"),
+        ("169.254.0.0/16", "link-local addresses and cloud metadata"),
         ("100.100.100.200/32", "addresses of cloud metadata"),
         ("168.63.129.16/32", "addresses of cloud metadata"),
-        ("192.0.0.0/24", "addresses for protocols, which serve cloud metadata"),
+        ("192.0.0.0/24", "addresses for protocols and cloud metadata"),
         ("224.0.0.0/3", "multicast and reserved addresses"),
         ("::/128", "addresses of the pod itself"),
         ("::1/128", "loopback addresses"),
@@ -119,7 +120,7 @@ def parse_mount(text: str) -> Mount:
 def _first(error: ValueError) -> str:
     """What pydantic says first, without the rest."""
     errors = getattr(error, "errors", None)
-    return f"{'.'.join(map(str, errors()[0]['loc']))}: {errors()[0]['msg']}" if errors else str(error)
+    return f"{place_of(errors()[0])}: {words_of(errors()[0])}" if errors else str(error)
 
 
 def fault_of(permit: Permit) -> str:
@@ -173,7 +174,9 @@ def open_up(network: Network, reserved: Iterable[Reserved]) -> Opening:
     inside: list[Any] = []
     for one, what in reserved:
         if _within(network, one):
-            return Opening(refused=f"{what} ({one}) can't be permitted")
+            return Opening(
+                refused=f"{one} has {what}, which no policy or approver can open: request another destination"
+            )
         if _within(one, network):
             inside.append(one)
     left_out = tuple(map(str, ipaddress.collapse_addresses(one for one in inside if one != _MAPPED)))

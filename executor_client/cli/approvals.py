@@ -24,7 +24,9 @@ from executor_client.client.client import CodeExecutionClient
 from executor_client.exceptions import CodeExecError
 
 _COLUMNS: Final = ("NAME", "AGENT", "REQUESTED-BY", "ASKS-FOR", "LANGUAGE", "DIGEST", "LEFT", "AGE")
-_reason = click.option("--reason", default="", help="Reason, kept in the record and shown to the agent.")
+_reason = click.option(
+    "--reason", metavar="REASON", default="", help="Reason, kept in the record and shown to the agent."
+)
 
 
 @click.command(short_help="List executions that wait for approval, or show one.")
@@ -47,9 +49,10 @@ def approvals(cluster: Cluster, as_json: bool, name: str | None) -> None:
 
 @click.command(short_help="Approve an execution.")
 @click.argument("name", shell_complete=name_of(WAITING))
-@click.option("--uid", help="Decide only if the execution has this UID, the one you reviewed.")
+@click.option("--uid", metavar="UID", help="Decide only if the execution has this UID, the one you reviewed.")
 @click.option(
     "--minutes",
+    metavar="MINUTES",
     default=15,
     show_default=True,
     type=click.IntRange(1, 1440),
@@ -71,7 +74,7 @@ def approve(cluster: Cluster, name: str, uid: str | None, minutes: int, reason: 
 
 @click.command(short_help="Deny an execution.")
 @click.argument("name", shell_complete=name_of(WAITING))
-@click.option("--uid", help="Decide only if the execution has this UID, the one you reviewed.")
+@click.option("--uid", metavar="UID", help="Decide only if the execution has this UID, the one you reviewed.")
 @_reason
 @cluster_options
 def deny(cluster: Cluster, name: str, uid: str | None, reason: str) -> None:

@@ -61,9 +61,9 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--since", type=_Since(), help="Only records created since this time: 30m, 24h, 7d, or a date."),
         click.option("--phase", type=click.Choice(_PHASES), help="Only records in this phase."),
-        click.option("--approver", help="Only records that this user approved or denied."),
-        click.option("--requested-by", help="Only records that this user created."),
-        click.option("--agent", help="Only records of this agent."),
+        click.option("--approver", metavar="USER", help="Only records that this user approved or denied."),
+        click.option("--requested-by", metavar="USER", help="Only records that this user created."),
+        click.option("--agent", metavar="NAME", help="Only records of this agent."),
     ):
         command = option(command)
     return command
@@ -127,8 +127,8 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
 @click.option(
     "--checkpoint",
     "place",
-    metavar="URL",
-    help="Also compare the log with the checkpoints in this folder or at this URL.",
+    metavar="PLACE",
+    help="Also compare the log with the checkpoints in this place: an existing folder, or a URL.",
 )
 @click.option(
     "--key", "public_key", metavar="KEY", help="Public key of these checkpoints, as `codeexec audit keygen` printed it."
@@ -136,8 +136,9 @@ def show(cluster: Cluster, as_json: bool, name: str, logs: tuple[str, ...]) -> N
 @click.option(
     "--export",
     "export_place",
-    metavar="URL",
-    help="Also check the records and audit lines that `codeexec audit export` wrote to this folder or URL.",
+    metavar="PLACE",
+    help="Also check the records and audit lines that `codeexec audit export` wrote to this place: an existing folder, "
+    "or a URL.",
 )
 @output_option
 @cluster_options

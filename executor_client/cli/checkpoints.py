@@ -30,22 +30,25 @@ def keygen(name: str, file: str) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise click.ClickException(f"can't write a new file {file}: {error.strerror}") from error
+        remedy = ": a key is never replaced; give the name of a new file" if isinstance(error, FileExistsError) else ""
+        raise click.ClickException(f"can't write a new file {file}: {error.strerror}{remedy}") from error
     with os.fdopen(descriptor, "w") as opened:
         opened.write(f"{key}\n")
     click.echo(str(key.public))
 
 
-@click.command(short_help="Sign how far the operator's log went.")
+@click.command(short_help="Sign the current state of the operator's log.")
 @click.argument("logs", nargs=-1, metavar="[FILE...]", type=LOG_FILE)
 @click.option(
     "--to",
     "place",
     required=True,
-    metavar="URL",
-    help="Where checkpoints are kept: a folder, or a URL (file://, s3://, gs://, az://).",
+    metavar="PLACE",
+    help="Where checkpoints are kept: an existing folder, or a URL (file://, s3://, gs://, az://).",
 )
-@click.option("--signing-key", required=True, type=click.Path(), help="File of the key, which `keygen` wrote.")
+@click.option(
+    "--signing-key", metavar="FILE", required=True, type=click.Path(), help="File of the key, which `keygen` wrote."
+)
 @of_the_operator
 def checkpoint(cluster: Cluster, place: str, signing_key: str, logs: tuple[str, ...]) -> None:
     """Check the operator's log, and write a signed checkpoint of it. Reads the log from the cluster, or from FILEs.

@@ -15,7 +15,10 @@ from executor_client.cli.show import get, logs
 from executor_client.cli.streams import prepare
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: codeexec doctor, then codeexec run -c 'print(1)'.",
+)
 @click.version_option(package_name="codeexec")
 def main() -> None:
     """Run code in hardened pods of a Kubernetes cluster, and inspect, approve and audit what runs there."""

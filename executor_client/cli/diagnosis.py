@@ -89,7 +89,10 @@ def judge_runtime_class(name: str, exists: bool | None) -> Finding:
     """Check that the RuntimeClass exists. `exists` is None if this identity may not read RuntimeClasses."""
     if exists is None:
         return Finding(
-            "runtime class", Outcome.UNKNOWN, f"this identity may not read RuntimeClasses, so {name!r} was not checked"
+            "runtime class",
+            Outcome.UNKNOWN,
+            f"this identity may not read RuntimeClasses, so {name!r} was not checked",
+            "ask the platform owner to run: kubectl get runtimeclasses",
         )
     if exists:
         return Finding("runtime class", Outcome.OK, f"{name!r} exists")
@@ -104,7 +107,12 @@ def judge_runtime_class(name: str, exists: bool | None) -> Finding:
 def judge_clock(server: datetime | None, asked: datetime, answered: datetime) -> Finding:
     """Compare the clocks. The API server reported the time `server` at a moment between `asked` and `answered`."""
     if server is None:
-        return Finding("clock", Outcome.UNKNOWN, "the API server did not report its time")
+        return Finding(
+            "clock",
+            Outcome.UNKNOWN,
+            "the API server did not report its time",
+            "compare the clock of this machine with a time server",
+        )
     # The header is rounded down to whole seconds.
     ahead = max((asked - server).total_seconds() - 1, 0) or min((answered - server).total_seconds(), 0)
     if abs(ahead) <= _TOLERATED_SKEW_SECONDS:
@@ -162,7 +170,12 @@ def _execution(execution: CodeExecution) -> Finding:
         )
     if status.phase is not Phase.SUCCEEDED:
         message = message_of(execution, Caller.COMMAND_LINE)
-        return Finding("execution", Outcome.FAILED, f"{name} ended as {status.phase}/{status.reason}: {message}")
+        return Finding(
+            "execution",
+            Outcome.FAILED,
+            f"{name} ended as {status.phase}/{status.reason}: {message}",
+            f"look up the reason in docs/troubleshooting.md, or run: codeexec get {name}",
+        )
     started = status.started_at
     created = execution.metadata.creation_timestamp
     after = f" after {max((started - created).total_seconds(), 0):.0f} s" if started and created else ""
@@ -175,7 +188,7 @@ def _network(proof: EgressProof | None) -> Finding:
             "network",
             Outcome.UNKNOWN,
             "the record holds no egress proof",
-            "read the operator's log",
+            "ask the platform owner to read the operator's log",
         )
     names = ", ".join(dict.fromkeys(target.name for target in proof.targets)) or "none"
     if proof.verdict is EgressVerdict.CLOSED:
@@ -186,13 +199,13 @@ def _network(proof: EgressProof | None) -> Finding:
             "network",
             Outcome.FAILED,
             f"NetworkPolicy is not enforced: the sandbox could reach {open_names or 'one of its targets'}",
-            "install a network plugin that enforces NetworkPolicy; see docs/install.md",
+            "install a network plugin that enforces NetworkPolicy; see EgressNotEnforced in docs/troubleshooting.md",
         )
     return Finding(
         "network",
         Outcome.WARNING,
         f"the check could not show that NetworkPolicy is enforced (targets: {names})",
-        "the operator itself must be able to reach a target; see docs/install.md",
+        "the operator itself must be able to reach a target; see EgressNotEnforced in docs/troubleshooting.md",
     )
 
 

@@ -10,13 +10,22 @@ from importlib.metadata import version
 from typing import Final
 
 import click
-import pydantic
+from click.core import ParameterSource
 from rich.text import Text
 
 from codeexec_api import Limits, Phase
 from codeexec_api.names import NODE_RUNTIME
 from executor_client.cli import capacity_page
-from executor_client.cli.common import PROGRAM, Cluster, cluster_options, explain, now, output_option
+from executor_client.cli.common import (
+    PROGRAM,
+    Cluster,
+    cluster_options,
+    now,
+    output_option,
+    parsed,
+    quantity,
+    runtime_class_name,
+)
 from executor_client.cli.diagnosis import (
     RIGHTS,
     Finding,
@@ -41,10 +50,18 @@ from executor_client.transport.cluster import Transport
 
 _PROBE: Final = SourceBlock("python", "print('codeexec doctor')")
 _PROBE_SECONDS: Final = 30
+_FIRST: Final = "correct what the failed check names, and run codeexec doctor again"
+_OF_CAPACITY: Final = ("callers", "cpu", "measure", "memory", "operator_namespace")
+"""Options that only `--capacity` has a use for."""
 
 
 @click.command(short_help="Check the cluster, the installation and your rights.")
-@click.option("--runtime-class", metavar="NAME", help="Also check this RuntimeClass, and run the probe with it.")
+@click.option(
+    "--runtime-class",
+    metavar="NAME",
+    callback=parsed(runtime_class_name),
+    help="Also check this RuntimeClass, and run the probe with it.",
+)
 @click.option("--no-run", is_flag=True, help="Run no code; only check what the API server reports.")
 @click.option(
     "--capacity", is_flag=True, help="Instead of the checks, show how many sandboxes fit, and what limits the number."
@@ -56,10 +73,17 @@ _PROBE_SECONDS: Final = 30
     help="With --capacity: also run N calls of each kind one after the other, and N by several callers.",
 )
 @click.option(
-    "--callers", type=click.IntRange(1, 100), default=4, show_default=True, help="With --measure: concurrent callers."
+    "--callers",
+    metavar="N",
+    type=click.IntRange(1, 100),
+    default=4,
+    show_default=True,
+    help="With --measure: concurrent callers.",
 )
-@click.option("--cpu", metavar="QUANTITY", help="With --capacity: CPU limit of a sandbox.")
-@click.option("--memory", metavar="QUANTITY", help="With --capacity: memory limit of a sandbox.")
+@click.option("--cpu", metavar="QUANTITY", callback=parsed(quantity), help="With --capacity: CPU limit of a sandbox.")
+@click.option(
+    "--memory", metavar="QUANTITY", callback=parsed(quantity), help="With --capacity: memory limit of a sandbox."
+)
 @click.option(
     "--operator-namespace",
     metavar="NAME",
@@ -85,13 +109,12 @@ def doctor(
 
     Exits with 1 if a check failed. With --capacity, show how many sandboxes fit instead.
     """
+    _check_usage(capacity=capacity, no_run=no_run, measure=measure is not None)
     if capacity:
-        limits = _limits(cpu, memory)
+        limits = Limits.model_validate({name: value for name, value in (("cpu", cpu), ("memory", memory)) if value})
         options = capacity_page.Options(limits, runtime_class, operator_namespace, measure, callers)
         capacity_page.run(cluster.ref, options, as_json=as_json)
         return
-    if measure is not None:
-        raise click.UsageError("--measure needs --capacity")
     findings = asyncio.run(examine(cluster.ref, runtime_class=runtime_class, probe=not no_run))
     if as_json:
         echo_json([asdict(finding) for finding in findings])
@@ -101,12 +124,20 @@ def doctor(
     sys.exit(1 if failed(findings) else 0)
 
 
-def _limits(cpu: str | None, memory: str | None) -> Limits:
-    given = {"cpu": cpu, "memory": memory}
-    try:
-        return Limits(**{name: value for name, value in given.items() if value is not None})
-    except pydantic.ValidationError as error:
-        raise click.UsageError(explain(error)) from error
+def _check_usage(*, capacity: bool, no_run: bool, measure: bool) -> None:
+    """Refuse an option that would have no effect."""
+    context = click.get_current_context()
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in _OF_CAPACITY
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given and not capacity:
+        raise click.UsageError(f"{' and '.join(given)} {'need' if len(given) > 1 else 'needs'} --capacity")
+    if capacity and no_run:
+        raise click.UsageError("give either --capacity or --no-run: only --measure makes --capacity run code")
+    if "--callers" in given and not measure:
+        raise click.UsageError("--callers needs --measure")
 
 
 async def examine(ref: ClusterRef, *, runtime_class: str | None, probe: bool) -> list[Finding]:
@@ -137,7 +168,7 @@ async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bo
     if not probe:
         return findings
     if failed(findings):
-        return [*findings, Finding("execution", Outcome.UNKNOWN, "no code was run, because a check failed")]
+        return [*findings, Finding("execution", Outcome.UNKNOWN, "no code was run, because a check failed", _FIRST)]
     return [*findings, *await _run_probe(inspector, runtime_class)]
 
 

@@ -70,19 +70,20 @@ class _Stdout:
         sys.stdout.buffer.flush()
 
 
-@click.command(short_help="Write finished records to a storage.")
+@click.command(short_help="Write finished records to a folder or an object storage.")
 @click.argument("logs", nargs=-1, metavar="[FILE...]", type=LOG_FILE)
 @click.option(
     "--to",
     "place",
     required=True,
-    metavar="URL",
-    help="Where records are kept: a folder, a URL (file://, s3://, gs://, az://), or - for stdout.",
+    metavar="PLACE",
+    help="Where records are kept: an existing folder, a URL (file://, s3://, gs://, az://), or - for stdout.",
 )
 @click.option(
     "-n",
     "--namespace",
     "namespaces",
+    metavar="NAME",
     multiple=True,
     default=(DEFAULT_NAMESPACE,),
     show_default=True,

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +15,16 @@ from codeexec_api import Limits, Mount, Permit, Phase
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.permits import parse_mount, parse_permit
-from codeexec_api.quantities import parse_quantity
 from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
-from executor_client.cli.common import PROGRAM, Cluster, cluster_options, output_option
+from executor_client.cli.common import (
+    PROGRAM,
+    Cluster,
+    cluster_options,
+    output_option,
+    parsed,
+    quantity,
+    runtime_class_name,
+)
 from executor_client.cli.completion import LIVE_SESSIONS, complete_language, name_of
 from executor_client.cli.display import Printer, echo_json, report, size
 from executor_client.cli.escaping import one_line
@@ -36,25 +43,6 @@ from executor_client.model.results import Artifact, ExecutionResult
 from executor_client.workspace.batches import fetch_after
 
 _BY_SUFFIX: Final = {one.extension: one.name for one in LANGUAGES.values()}
-
-
-def _parsed(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """The callback of an option, whose value or values are parsed if there are any."""
-
-    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-        try:
-            return tuple(map(parse, value)) if isinstance(value, tuple) else value and parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error), ctx, param) from error
-
-    return callback
-
-
-def _quantity(value: str) -> str:
-    """Check an amount of a resource in the notation of Kubernetes."""
-    if parse_quantity(value) <= 0:
-        raise ValueError(f"{value!r} must be greater than 0")
-    return value
 
 
 def _files(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[WorkspaceFile, ...]:
@@ -151,49 +139,62 @@ class _Job:
 
 @click.command(short_help="Run code, and exit with its exit code.")
 @click.argument("file", required=False, type=InputFile(exists=True, dir_okay=False, allow_dash=True))
-@click.option("-c", "--code", help="Code to run, instead of FILE.")
+@click.option("-c", "--code", metavar="CODE", help="Code to run, instead of FILE.")
 @click.option(
-    "-l", "--language", shell_complete=complete_language, help="Language; default: by the suffix of FILE, else python."
+    "-l",
+    "--language",
+    metavar="LANGUAGE",
+    shell_complete=complete_language,
+    help="Language; default: by the suffix of FILE, else python.",
 )
 @click.option(
     "--image",
     metavar="NAME@DIGEST",
-    callback=_parsed(check_image),
+    callback=parsed(check_image),
     help="Sandbox image, by digest; default: the policy's.",
 )
-@click.option("--runtime-class", metavar="NAME", help="RuntimeClass, such as gvisor, or runc; default: the policy's.")
 @click.option(
-    "--cpu", metavar="QUANTITY", callback=_parsed(_quantity), help=f"CPU of the sandbox; default: {Limits().cpu}."
+    "--runtime-class",
+    metavar="NAME",
+    callback=parsed(runtime_class_name),
+    help="RuntimeClass, such as gvisor, or runc; default: the policy's.",
+)
+@click.option(
+    "--cpu", metavar="QUANTITY", callback=parsed(quantity), help=f"CPU of the sandbox; default: {Limits().cpu}."
 )
 @click.option(
     "--memory",
     metavar="QUANTITY",
-    callback=_parsed(_quantity),
+    callback=parsed(quantity),
     help=f"Memory of the sandbox, files included; default: {Limits().memory}.",
 )
 @click.option(
     "--egress",
     multiple=True,
-    metavar="CIDR:PORT[/UDP]",
-    callback=_parsed(parse_permit),
-    help="Egress that the policy or an approver must allow, such as 10.1.2.3/32:443; can be repeated.",
+    metavar="DESTINATION:PORT[/UDP]",
+    callback=parsed(parse_permit),
+    help="Egress that the policy or an approver must allow, such as 10.1.2.3/32:443 or pods{app=db}:5432; can be "
+    "repeated.",
 )
 @click.option(
     "--mount",
     "mounts",
     multiple=True,
     metavar="KIND:NAME:PATH",
-    callback=_parsed(parse_mount),
+    callback=parsed(parse_mount),
     help="Read-only mount, such as pvc:data:/mnt/data or configmap:settings:/mnt/settings; can be repeated.",
 )
 @click.option(
     "--timeout",
+    metavar="SECONDS",
     default=60,
     show_default=True,
     type=click.IntRange(1, MAX_TIMEOUT_SECONDS),
     help="Time limit of the code, in seconds.",
 )
-@click.option("--agent", default=PROGRAM, show_default=True, help="Name recorded as the source of the code.")
+@click.option(
+    "--agent", metavar="NAME", default=PROGRAM, show_default=True, help="Name recorded as the source of the code."
+)
 @click.option(
     "--session",
     "session_name",
@@ -311,10 +312,22 @@ def _blocks(file: str | None, code: str | None, language: str | None) -> tuple[P
     if (file is None) == (code is None):
         raise click.UsageError("give either FILE or --code")
     language = language or _language_of(file)
-    prepared = prepare([SourceBlock(language, _read(file) if file else code or "")])
+    prepared = prepare([SourceBlock(language, _read(file) if file else _checked(code or ""))])
     if prepared.refusal:
         raise click.UsageError(prepared.refusal)
     return prepared.blocks
+
+
+def _checked(code: str) -> str:
+    """Code of the command line. A byte that is not UTF-8 arrives there as half a character, which no record takes."""
+    try:
+        code.encode()
+    except UnicodeEncodeError as error:
+        raise click.ClickException(
+            f"--code is not UTF-8: {error.object[error.start : error.end]!r} at character {error.start}; save the code "
+            "as a UTF-8 file, and give that FILE"
+        ) from error
+    return code
 
 
 def _language_of(file: str | None) -> str:

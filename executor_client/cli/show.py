@@ -34,9 +34,9 @@ _COLUMNS: Final = ("NAME", "AGENT", "LANGUAGE", "PHASE", "REASON", "EXIT", "DURA
 
 @click.command(short_help="List executions, or show one.")
 @click.argument("name", required=False, shell_complete=name_of(EXECUTIONS))
-@click.option("--agent", help="Only executions of this agent.")
+@click.option("--agent", metavar="NAME", help="Only executions of this agent.")
 @click.option("--phase", type=click.Choice([phase.value for phase in Phase]), help="Only executions in this phase.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only this many, the newest.")
+@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Only this many, the newest.")
 @click.option("--all", "with_transfers", is_flag=True, help="Also list transfers of files, which run no code.")
 @output_option
 @cluster_options

@@ -40,6 +40,10 @@ def inside(path: str) -> str:
     """
     if not isinstance(path, str):
         raise FileTransferError(f"the path {path!r} is of type {type(path).__name__}, but must be a string")
+    if path.startswith("/") and not path.startswith(_WORKSPACE):
+        raise FileTransferError(
+            f"{path!r} is outside the workspace: give a relative path, or a path that begins with {_WORKSPACE}"
+        )
     try:
         return check_workspace_path(path.removeprefix(_WORKSPACE))
     except ValueError as error:

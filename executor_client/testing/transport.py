@@ -22,7 +22,7 @@ from codeexec_api.v1alpha1.bounds import MAX_CODE_BYTES, MAX_PART_BYTES
 from executor_client.exceptions import ClusterUnreachable, CodeExecError, InvalidExecution, NotFound, OutputUnavailable
 from executor_client.testing.simulation import Simulation
 from executor_client.testing.store import Growing, Record
-from executor_client.transport.protocol import ClusterTransport
+from executor_client.transport.protocol import CLOSED, ClusterTransport
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class FakeTransport(ClusterTransport):
 
     def _check(self) -> None:
         if self._closed:
-            raise ClusterUnreachable("the client was closed")
+            raise ClusterUnreachable(CLOSED)
         self._simulation.check()
 
     @override

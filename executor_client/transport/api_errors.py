@@ -26,7 +26,10 @@ def translate(doing: str, namespace: str, error: ApiException) -> CodeExecError:
     why = broken or f"{error.status} {message(body)}"
     text = f"could not {doing} in namespace {namespace!r}: {why}"
     if error.status == 401:
-        return NotPermitted(f"{text}; the credentials in the kubeconfig are not valid, or have expired")
+        return NotPermitted(
+            f"{text}; the credentials in the kubeconfig are not valid, or have expired; create a new "
+            "token, or log in again"
+        )
     if error.status == 403 and "status unknown for quota" in body:
         return NotPermitted(f"{text}; the namespace or its quota is new: try again in a few minutes")
     if error.status == 403 and "exceeded quota" in body:

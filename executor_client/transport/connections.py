@@ -15,12 +15,12 @@ from multidict import CIMultiDict
 
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.transport.credentials import Credentials, Identity, tls_context
+from executor_client.transport.protocol import CLOSED
 
 REQUEST_SECONDS: Final = 15
 """How long a request may take that says nothing else, and until an answer begins that comes piece by piece."""
 _KEEP_SECONDS: Final = 50
 """How long a connection is kept that nobody uses: less than API servers (90) and most load balancers (60) do."""
-CLOSED: Final = "the client was closed"
 
 
 class _Connection(ResponseHandler):

@@ -1,7 +1,7 @@
 """What a client needs of a cluster: the real one in `cluster`, and one in memory in `executor_client.testing`."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from codeexec_api import (
     CodeExecution,
@@ -15,6 +15,9 @@ from codeexec_api import (
 )
 
 T = TypeVar("T")
+
+CLOSED: Final = "the client was closed: make the call before close(), or create a new client"
+"""What a request says that comes too late."""
 
 
 class ClusterTransport(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from codeexec_api import CodeExecution
 from executor_client.exceptions import ClusterUnreachable, CodeExecError
 from executor_client.runtime import asyncio_tasks
-from executor_client.transport.connections import CLOSED
+from executor_client.transport.protocol import CLOSED
 
 _IDLE_SECONDS: Final = 60
 """How long the watch is kept up while nothing is waited for."""

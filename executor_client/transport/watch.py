@@ -13,9 +13,9 @@ from codeexec_api import CodeExecution, CodeSession
 from codeexec_api.v1alpha1.base import Object
 from executor_client.exceptions import ClusterUnreachable, CodeExecError, NotFound
 from executor_client.transport.api_errors import translate
-from executor_client.transport.connections import CLOSED
 from executor_client.transport.kube_api import OURS, KubeApi
 from executor_client.transport.outage import Outage
+from executor_client.transport.protocol import CLOSED
 
 _WATCH_SECONDS: Final = 240
 _SILENT_SECONDS: Final = 90

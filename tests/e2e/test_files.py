@@ -277,7 +277,7 @@ async def test_hostile_workspace_gives_out_regular_files_only(make, admin, tmp_p
     odd = ("NUL", "con.txt", "..dots", "...", "~root", "$HOME")
     fetched = await session.download([*odd, "passwd", "etc/*", "loop*", "deep/up*", "fifo"])
     for outside in ("/etc/passwd", "../*"):
-        with pytest.raises(FileTransferError, match="give a path relative to the workspace"):
+        with pytest.raises(FileTransferError, match=r"give a (path relative to the workspace|relative path)"):
             await session.download([*odd, outside])
     await client.close()
     assert fetched == dict.fromkeys(odd, b"odd but good")

@@ -271,7 +271,7 @@ class TestVerdict:
             ({"cidr": "999.1.2.3/32", "port": 443}, "999.1.2.3"),
             ({"cidr": "169.254.169.254/32", "port": 80}, "link-local"),
             ({"cidr": "fe80::a9fe:a9fe/128", "port": 80}, "link-local"),  # OpenStack
-            ({"cidr": "192.0.0.192/32", "port": 80}, "which serve cloud metadata"),  # Oracle
+            ({"cidr": "192.0.0.192/32", "port": 80}, "addresses for protocols and cloud metadata"),  # Oracle
             ({"cidr": "127.0.0.1/32", "port": 80}, "loopback"),
             *(
                 ({"cidr": cidr, "port": 80}, "addresses of cloud metadata")

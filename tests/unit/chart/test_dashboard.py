@@ -91,3 +91,22 @@ def test_the_registry_is_not_the_one_that_all_share() -> None:
     """Two of them in one process don't get in each other's way."""
     assert isinstance(Metrics("1").registry, CollectorRegistry)
     assert Metrics("1").registry is not Metrics("1").registry
+
+
+def alerts() -> list[str]:
+    block = (ROOT / "docs" / "telemetry.md").read_text().split("```promql\n")[1].split("```")[0]
+    return [line.partition(" # ")[0].strip() for line in block.splitlines() if line and not line.startswith("#")]
+
+
+def test_alerts_use_only_metrics_that_the_operator_exposes(families) -> None:
+    assert alerts()
+    assert {name for alert in alerts() for name in NAME.findall(alert)} <= exposed(families)
+
+
+def test_an_alert_sees_the_first_event_although_its_series_begins_with_it() -> None:
+    """`increase` sees no rise in a series that begins with 1: it has to be there with 0, or its beginning counts."""
+    there = {one.name for family in Metrics("1").registry.collect() for one in family.samples}
+    counters = [(alert, name) for alert in alerts() for name in re.findall(r"increase\((\w+)", alert)]
+    assert counters
+    for alert, name in counters:
+        assert name in there or re.search(rf"or \({name}(\{{.*\}})? unless {name}\1 offset 10m\)", alert), alert

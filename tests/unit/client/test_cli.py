@@ -107,6 +107,23 @@ def test_an_error_is_one_line_whatever_it_quotes(codeexec) -> None:
     assert "\\nok: it is approved" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--agent", "", "-c", "good"), "Error: agent is '', but must be a name of 1 to 128 characters"),
+        (("--agent", "a" * 129, "-c", "good"), f"Error: agent is '{'a' * 129}', but must be a name of 1 to 128"),
+        (("--agent", "a  b", "-c", "good"), "Error: agent is 'a b', which contains two blanks in a row"),
+        (("-c", "\udcff"), "Error: --code is not UTF-8: "),
+    ],
+)
+def test_what_run_can_not_send_is_one_line_without_a_traceback(codeexec, options, told) -> None:
+    done = codeexec("run", *options)
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 1
+    assert done.stderr.startswith(told)
+    assert done.stderr.count("\n") == 1
+
+
 def test_run_keeps_the_streams_apart_and_exits_as_the_code_did(codeexec) -> None:
     good, bad = codeexec("run", "-c", "good"), codeexec("run", "-c", "bad")
     assert (good.stdout, good.stderr, good.exit_code) == ("out\n", "err\n", 0)
