@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from codeexec_api import ExecutionPolicySpec, SandboxPoolSpec
 from codeexec_api.image_signatures import ImageKey, parse_keys
+from codeexec_api.invalid import wrong_fields
 
 NAMESPACES_KEY: Final = "namespaces.yaml"
 POLICY_KEY: Final = "policy.yaml"
@@ -60,8 +61,7 @@ def _part(data: Mapping[str, str], key: str, parse: Callable[[Any], T]) -> T:
     try:
         return parse(yaml.safe_load(data[key]))
     except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, flaw['loc'])) or 'the value'}: {flaw['msg']}" for flaw in error.errors()]
-        raise ConfigurationError(f"{key}: {'; '.join(wrong)}") from error
+        raise ConfigurationError(f"{key}: {wrong_fields(error)}") from error
     except (yaml.YAMLError, ValueError) as error:  # PyYAML raises the latter for a date that there isn't
         raise ConfigurationError(f"{key} is not YAML: {error}") from error
 
