@@ -122,6 +122,43 @@ def test_how_a_cell_ends(code: str, exit_code: int, stderr: str | None, stateful
     assert stateful("print('there')").text("stderr") == ""
 
 
+ENDS = [
+    *(
+        "",
+        "None",
+        "0",
+        "False",
+        "3",
+        "-1",
+        "256",
+        "2**40 + 5",
+        "10**30",
+        "-(10**30)",
+        "True",
+        "3.5",
+        "''",
+        "'0'",
+        "'7'",
+    ),
+    *("'why'", "'None'", "b'x'", "ValueError()", "ValueError('disk full')", "['a']", "(0, 1)", "object"),
+]
+"""What `sys.exit` is given."""
+OTHER_ENDS = [
+    *(f"class E(SystemExit): pass\nraise E({value})" for value in ("", "0", "5", "'why'")),
+    "class E(SystemExit): code = 3\nraise E",
+    "raise SystemExit",
+    "raise SystemExit((0,))",
+    "import enum, sys\nclass E(enum.IntEnum): FOUR = 4\nsys.exit(E.FOUR)",
+]
+
+
+def test_a_cell_ends_with_the_code_and_the_words_of_a_script(stateful: Any) -> None:
+    for code in (*(f"import sys\nsys.exit({value})" for value in ENDS), *OTHER_ENDS):
+        cell = stateful(code)
+        script = stateful({**bash(code), "command": ["python3"]})
+        assert (cell.endings, cell.text("stderr")) == (script.endings, script.text("stderr")), code
+
+
 def test_pictures_and_html_become_files_and_text_is_printed(stateful: Any, sandbox: Any) -> None:
     code = f"""
 from IPython.display import HTML, SVG, Image, display
@@ -220,6 +257,70 @@ def test_cancelling_ends_a_cell(code: str, stateful: Any, job: Any) -> None:
     report = connection.hear("done")
     assert report.endings == [(130, "Cancelled")]
     assert stateful("'z' in globals()").text() == ("False\n" if code == STUBBORN else "True\n")
+
+
+def test_a_cell_that_was_cancelled_before_it_begins_does_not_begin(stateful: Any, job: Any, sandbox: Any) -> None:
+    stateful("z = 5")
+    connection = stateful.func.__self__
+    for code in ("f = open('ran', 'w')", "f = open('ran', 'w'); await __import__('asyncio').sleep(0)"):
+        one = job(code, session=True, stateful=True)
+        connection.say(one, {"cancel": one["id"]})
+        report = connection.hear("done")
+        assert (report.endings, report.text("stderr")) == ([(130, "Cancelled")], "")
+    assert not (sandbox.workspace / "ran").exists()
+    assert stateful("'z' in globals()").text() == "True\n"
+
+
+def test_a_limit_that_is_over_before_a_cell_begins_costs_no_variables(stateful: Any) -> None:
+    stateful("z = 5")
+    for seconds in (0.001, 0.003):
+        late = stateful("import time; time.sleep(600)", timeoutSeconds=seconds)
+        assert late.endings == [(124, "DeadlineExceeded")]
+        assert "the Python kernel" not in late.text("stderr")
+    assert stateful("'z' in globals()").text() == "True\n"
+
+
+AT_THE_HAND_OVER = """
+execute = kernel.Kernel.execute
+def hand_over_and_interrupt(self, block):
+    execute(self, block)
+    if "600" in block["code"]:
+        self.interrupt()
+        time.monotonic = lambda: clock() + 75  # the limit is over
+kernel.Kernel.execute = hand_over_and_interrupt
+"""
+SLEEPS = "f = open('ran', 'w')\nimport time; time.sleep(600)"
+AWAITS = "f = open('ran', 'w')\nimport asyncio; await asyncio.sleep(600)"
+
+
+@pytest.mark.parametrize("code", [SLEEPS, AWAITS], ids=["plain", "async"])
+@pytest.mark.parametrize("before", [f"{HEEDS_AN_INTERRUPT}\n{AT_THE_HAND_OVER}"])
+def test_an_interrupt_right_after_the_hand_over_reaches_the_cell(code: str, stateful: Any, sandbox: Any) -> None:
+    """The kernel has not begun it, or has not even heard of it."""
+    stateful("z = 5")
+    report = stateful(code, timeoutSeconds=60)
+    assert report.endings == [(124, "DeadlineExceeded")]
+    assert report.text("stderr").endswith("KeyboardInterrupt: before the cell began\n")
+    assert not (sandbox.workspace / "ran").exists()
+    assert stateful("z").text() == "5\n"  # it is for that cell, and not for the next
+    assert stateful(SLEEPS.replace("600", "0")).endings == [(0, "Completed")]
+
+
+HEARS_IT_AFTER_ITS_END = """
+import signal
+from IPython import get_ipython
+def late(*_): signal.raise_signal(signal.SIGINT)
+get_ipython().kernel.finish_metadata = lambda parent, metadata, reply: [late(), metadata][1]
+"""
+
+
+def test_an_interrupt_behind_the_end_of_a_cell_takes_nothing(stateful: Any) -> None:
+    assert stateful(HEARS_IT_AFTER_ITS_END).endings == [(0, "Completed")]
+    assert stateful("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); z = 5").endings == [(0, "Completed")]
+    report = stateful("import signal, time\nsignal.raise_signal(signal.SIGINT)", "print('never')")
+    assert report.endings == [(1, "NonZeroExit")]
+    assert "KeyboardInterrupt" in report.text("stderr")
+    assert stateful("z").text() == "5\n"
 
 
 @pytest.mark.parametrize(
