@@ -11,10 +11,9 @@ import heapq
 import os
 import stat
 
-from channel import data_fields
+import content
 from paths import MAX_PATH_BYTES, is_telling
-from sha256 import Sha256
-from source import PIECE, compare
+from source import compare
 
 WORKSPACE = "/workspace"
 MAX_ARTIFACTS = 256
@@ -127,8 +126,8 @@ def _parts(path):
     return parts
 
 
-def _write(out, content):
-    left = memoryview(content)
+def _write(out, data):
+    left = memoryview(data)
     while left:
         left = left[out.write(left) :]
 
@@ -378,32 +377,8 @@ def _report(index, path, size, fetch, budget, send):
             return
         if not sending:
             budget.hash -= size
-        size, digest = digest_of(file, room if sending else MAX_FETCH_BYTES)
+        size, digest = content.digest_of(file, room if sending else MAX_FETCH_BYTES)
         send(artifact=index, path=path, size=size, sha256=digest)
         if sending and size <= room:
             budget.send -= size
-            send_content(index, path, file, digest, send, room)
-
-
-def digest_of(file, most):
-    """Size and SHA-256 of a file as it is read; without the digest if it has grown too large meanwhile."""
-    digest, size = Sha256(), 0
-    while piece := os.pread(file.fileno(), PIECE, size):
-        size += len(piece)
-        if size > most:
-            return os.fstat(file.fileno()).st_size, None
-        digest.update(piece)
-    return size, digest.hexdigest()
-
-
-def send_content(index, path, file, expected, send, most):
-    """Send the frames of the content of a file, which has to be what it was when its digest was taken."""
-    digest, size = Sha256(), 0
-    while (piece := os.pread(file.fileno(), PIECE, size)) or size == 0:  # an empty file has a piece, too
-        send(file=index, **data_fields(piece))
-        digest.update(piece)
-        size += len(piece)
-        if not piece or size > most:
-            break
-    if digest.hexdigest() != expected:
-        raise OSError(errno.EBUSY, "changed while it was read", path)
+            content.send_content(index, path, file, digest, send, room)
