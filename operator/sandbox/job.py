@@ -118,6 +118,8 @@ class Job:
         }
 
     def _run_source(self, block, before, deadline):
+        if self.pod.commands.cancelled:
+            return 130, "Cancelled"
         if refusal := missing(block):
             self._complain(refusal)
             return 1, "NonZeroExit"
@@ -197,6 +199,8 @@ class Job:
         def ended():
             return kernel.answer is not None or kernel.gone
 
+        if self.pod.commands.cancelled or time.monotonic() >= deadline:
+            return None
         kernel.execute(block)
         in_time = self._wait(ended, deadline)
         if not in_time:

@@ -8,6 +8,7 @@ import errno
 import os
 import stat
 
+import content
 import workspace
 from paths import is_telling
 
@@ -93,9 +94,9 @@ def _report(index, path, mode, size, send, fetch):
     with _naming(path, "can't be read"):
         file = workspace.open_file(path)
     with file:
-        length, digest = workspace.digest_of(file, size)
+        length, digest = content.digest_of(file, size)
         if digest is None or length != size:
             raise OSError(errno.EBUSY, "changed while it was read", path)
         send(artifact=index, path=path, size=size, sha256=digest, mode=mode)
         if fetch:
-            workspace.send_content(index, path, file, digest, send, size)
+            content.send_content(index, path, file, digest, send, size)

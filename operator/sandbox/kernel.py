@@ -7,6 +7,8 @@ once and after the cell was handed over, and no more.
 
 Runner to host: {"cell": number}, with the descriptor of its source. Host to runner: {"ready": true},
 {"cell": number, "exitCode"}.
+A cell is interrupted by SIGINT, which the kernel heeds while code runs. A byte in memory that the kernel can read says
+so, too, for a cell that has not begun. The runner clears it before each cell, and never reads it.
 Between cells both are stopped, so that a thread that a cell has left behind does nothing while other blocks run. The
 runner lets them go on for a cell only.
 """
@@ -22,7 +24,7 @@ import time
 from emptying import empty
 from output import Pipe
 from processes import cpu_seconds, exit_code
-from source import Source
+from source import Source, memory_file
 from stoppable import stay_stopped
 
 FOLDERS = "/tmp"
@@ -30,6 +32,7 @@ START_SECONDS = 60
 FOLDER_SECONDS = 1
 """How long it may take to delete what code has left in the folder of the two."""
 LONGEST_LINE = 4096
+GOES_ON, INTERRUPTED = b"0", b"1"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -50,7 +53,7 @@ class Kernel:
         self._confinement = confinement
         self._environment = environment
         self._folder = None
-        self._orders = self._answers = None
+        self._orders = self._answers = self._interrupted = None
         self._line = b""
         self._ready = self._deaf = self._listening = self._awaiting = False
         self._cell = 0
@@ -129,17 +132,20 @@ class Kernel:
         self._orders.setblocking(False)
         self._answers, answers = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._answers, False)
+        self._interrupted = memory_file("interrupted")
+        # A description of its own: what code sets on that does not hold for the runner's.
+        interrupted = os.open(f"/proc/self/fd/{self._interrupted}", os.O_RDONLY | os.O_CLOEXEC)
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         out, err = (pipe.writer for pipe in self.pipes)
         # -P: without the programs' folder on the path of imports. -s: nor what code has installed for its user.
         host = [sys.executable, "-P", "-s", f"{_HERE}/kernel_host.py", connection]
-        kernel = [sys.executable, "-P", "-s", f"{_HERE}/kernel_app.py", connection]
+        kernel = [sys.executable, "-P", "-s", f"{_HERE}/kernel_app.py", connection, str(interrupted)]
         self.pids = (
             self._children.start(host, environment, (orders.fileno(), answers, err), confine),
-            self._children.start(kernel, environment, (nothing, out, err), confine),
+            self._children.start(kernel, environment, (nothing, out, err), confine, [interrupted]),
         )
         orders.close()
-        for descriptor in (answers, nothing):
+        for descriptor in (answers, nothing, interrupted):
             os.close(descriptor)
 
     def direct(self, sinks):
@@ -157,6 +163,7 @@ class Kernel:
             return
         self._cell += 1
         self._awaiting = True
+        self._say(GOES_ON)
         source = Source()
         try:
             source.seal(block)
@@ -170,9 +177,14 @@ class Kernel:
                 os.kill(pid, signal.SIGCONT)
 
     def interrupt(self):
-        """Raise KeyboardInterrupt in the cell, and signal the processes that it waits for."""
+        """Raise KeyboardInterrupt in the cell, even before it begins, and signal the processes that it waits for."""
+        self._say(INTERRUPTED)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pids[1], signal.SIGINT)
+
+    def _say(self, word):
+        with contextlib.suppress(OSError):  # code may have sealed it: then its cell is not interrupted before it begins
+            os.pwrite(self._interrupted, word, 0)
 
     def exit_code(self):
         """With what the kernel has ended, never 0; 1 if that is not known."""
@@ -191,6 +203,7 @@ class Kernel:
             self._loop.remove(self._answers)
         self._orders.close()
         os.close(self._answers)
+        os.close(self._interrupted)
         self._remove_folder()
         self.pids = self.pipes = ()
         self.unannounced = True

@@ -1,12 +1,18 @@
 """The IPython kernel of a stateful session, which behaves like a script. A program by itself, confined like user code.
 
-    kernel_app.py CONNECTION-FILE
+    kernel_app.py CONNECTION-FILE INTERRUPTED
 
 What cells and their processes write goes to the stdout and stderr of this process, unchanged and at once. So does the
 text of results and tracebacks, in the order in which they come; pictures and HTML become files in the workspace.
+
+SIGINT is heeded while code of a cell runs. INTERRUPTED is the descriptor of a file that says at the start of a cell
+whether the cell was interrupted before.
 """
 
+import asyncio
 import base64
+import contextlib
+import operator
 import os
 import re
 import signal
@@ -25,9 +31,11 @@ from traitlets.config import Config  # noqa: E402
 
 del sys.modules["debugpy"]
 
+CONNECTION_FILE, INTERRUPTED = sys.argv[1], int(sys.argv[2])
 WORKSPACE = os.getcwd()
 BINARY = {"image/png": "png", "image/jpeg": "jpg"}
 TEXT = {"image/svg+xml": "svg", "text/html": "html"}
+INSTEAD = "raise KeyboardInterrupt('before the cell began')"
 TERMINAL_SEQUENCE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -88,6 +96,8 @@ class Results(ZMQShellDisplayHook):
 class Shell(ZMQInteractiveShell):
     """Runs cells."""
 
+    begun = False
+    """Whether any code of the cell has."""
     displayhook_class = Type(Results)
     display_pub_class = Type(Displays)
 
@@ -100,18 +110,60 @@ class Shell(ZMQInteractiveShell):
         self.user_ns["exit"] = self.user_ns["quit"] = sys.exit
         self.user_ns_hidden.update(exit=sys.exit, quit=sys.exit)
 
+    async def run_code(self, code_obj, *arguments, **options):
+        """Run a statement of a cell; the first one makes the kernel heed interrupts."""
+        if not self.begun:
+            self.begun = True
+            if signal.getsignal(signal.SIGINT) is _let_pass:  # while a cell awaits, ipykernel has a handler of its own
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            if _was_interrupted():
+                code_obj = compile(INSTEAD, code_obj.co_filename, "exec")
+        return await super().run_code(code_obj, *arguments, **options)
+
     def _showtraceback(self, etype, evalue, stb):
         self._last_traceback = stb
         if not issubclass(etype, SystemExit):
             _write_line(sys.stderr, TERMINAL_SEQUENCE.sub("", "\n".join(stb)))
-        elif isinstance(evalue.code, str):  # as a script does
-            _write_line(sys.stderr, evalue.code)
+        elif (words := _end_of(evalue)[1]) is not None:
+            _write_line(sys.stderr, words)
 
 
 class Kernel(IPythonKernel):
     """Answers the host."""
 
     shell_class = Type(Shell)
+    result = None
+    """IPython's, of the cell."""
+
+    def pre_handler_hook(self):
+        """Don't heed interrupts yet: there would be no answer if one came before the code, or after it."""
+
+    def post_handler_hook(self):
+        """No interrupt is heeded any more."""
+
+    async def do_execute(self, *arguments, **options):
+        """Run a cell, and add its exit code to the reply.
+
+        There is a reply, whatever code raises, and whenever an interrupt comes.
+        """
+        self.shell.begun, self.result = False, None
+        try:
+            try:
+                reply = await super().do_execute(*arguments, **options)
+            finally:
+                signal.signal(signal.SIGINT, _let_pass)
+        except (Exception, KeyboardInterrupt, asyncio.CancelledError) as error:
+            signal.signal(signal.SIGINT, _let_pass)
+            reply = {"status": "error", "ename": type(error).__name__, "evalue": "", "traceback": []}
+        return reply | {"exitCode": 0 if reply["status"] == "ok" else self._exit_code()}
+
+    def keep(self, result):
+        """A cell has ended; the last one to do so is that of the host, and not one that code has run inside it."""
+        self.result = result
+
+    def _exit_code(self):
+        error = getattr(self.result, "error_in_exec", None)
+        return _end_of(error)[0] if isinstance(error, SystemExit) else 1
 
 
 class Publisher(IOPubThread):
@@ -128,10 +180,35 @@ class App(kernelapp.IPKernelApp):
     outstream_class = ""
     """None: the process's own streams stay, and no messages are made of what is written to them."""
 
+    def init_signal(self):
+        """Heed no interrupt until code runs."""
+        signal.signal(signal.SIGINT, _let_pass)
+
 
 def _write_line(stream, text):
     stream.write(f"{text}\n")
     stream.flush()
+
+
+def _end_of(error):
+    """How a script ends with a SystemExit: its exit code, and what it writes before, or None."""
+    value = error.code
+    if value is None:
+        return 0, None
+    if not issubclass(type(value), int):
+        return 1, str(value)
+    number = operator.index(value)
+    return (number & 0xFF if -(2**63) <= number < 2**63 else 0xFF), None
+
+
+def _let_pass(*_signal):
+    """Take an interrupt, and do nothing. Unlike SIG_IGN it doesn't get into the programs that code starts."""
+
+
+def _was_interrupted():
+    with contextlib.suppress(OSError):  # code has closed it
+        return os.pread(INTERRUPTED, 1, 0) == b"1"
+    return False
 
 
 def main():
@@ -139,9 +216,10 @@ def main():
     # gVisor sends it, and lets the process go on, when the runner has stopped it and then kills a child of it. The
     # runner stops it again.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.set_inheritable(INTERRUPTED, False)
     kernelapp.IOPubThread = Publisher
     config = Config()
-    config.IPKernelApp.connection_file = sys.argv[1]
+    config.IPKernelApp.connection_file = CONNECTION_FILE
     config.IPKernelApp.log_level = "CRITICAL"
     config.HistoryManager.enabled = False
     config.InteractiveShell.colors = "nocolor"
@@ -150,6 +228,7 @@ def main():
     app = App.instance(config=config)
     app.initialize([])
     app.shell.events.register("pre_run_cell", app.shell.display_pub.begin)
+    app.shell.events.register("post_run_cell", app.kernel.keep)
     sys.argv = [""]
     app.start()
 

@@ -140,6 +140,7 @@ def serve(pod):
     upload = workspace.Upload()
     while (message := pod.commands.next()) is not None:
         if "report" in message:
+            upload.abandon()
             upload = workspace.Upload()  # whoever asks begins anew
             pod.get_ready(message)
         elif "put" in message:

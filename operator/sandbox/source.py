@@ -15,7 +15,7 @@ class Source:
     """Empty at first, so that a program can inherit it before its block is known."""
 
     def __init__(self):
-        self.descriptor = _memory_file()
+        self.descriptor = memory_file("source")
 
     def seal(self, block):
         """Take the code of a block, for good; what is then in the file is compared with the record's digest.
@@ -52,10 +52,11 @@ def compare(descriptor, block):
         )
 
 
-def _memory_file():
+def memory_file(name):
+    """The descriptor of an empty file in memory, which no folder shows."""
     try:
-        return os.memfd_create("source", os.MFD_CLOEXEC | _NOEXEC_SEAL)
+        return os.memfd_create(name, os.MFD_CLOEXEC | _NOEXEC_SEAL)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        return os.memfd_create("source", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -11,15 +11,17 @@ import heapq
 import os
 import stat
 
-from channel import data_fields
+import content
 from paths import MAX_PATH_BYTES, is_telling
-from sha256 import Sha256
-from source import PIECE, compare
+from source import compare
 
 WORKSPACE = "/workspace"
 MAX_ARTIFACTS = 256
 MAX_FETCH_BYTES = 16 * 2**20
 MAX_HASHED_BYTES = 64 * 2**20
+OLDER_NS = 10_000_000
+"""So much older a file seems to be than what the runner wrote to it. A change by code then shows, even one within the
+same tick of the clock from which file systems take times."""
 MODE = 0o777
 """The bits of a mode that a session keeps that sleeps."""
 
@@ -108,6 +110,7 @@ def replace_file(path, block):
                 except OSError:
                     os.unlink(name, dir_fd=folder)
                     raise
+                _seem_older(out)
                 compare(out.fileno(), block)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -123,10 +126,16 @@ def _parts(path):
     return parts
 
 
-def _write(out, content):
-    left = memoryview(content)
+def _write(out, data):
+    left = memoryview(data)
     while left:
         left = left[out.write(left) :]
+
+
+def _seem_older(file):
+    found = os.fstat(file.fileno())
+    with contextlib.suppress(OSError):  # it belongs to another user
+        os.utime(file.fileno(), ns=(found.st_atime_ns, found.st_mtime_ns - OLDER_NS))
 
 
 @contextlib.contextmanager
@@ -166,10 +175,13 @@ class Upload:
         except (OSError, ValueError) as error:
             self.problem = f"{path}: {getattr(error, 'strerror', None) or error}"
             if path == self._path:
-                self._discard(path)
+                self.abandon()
 
-    def _discard(self, path):
+    def abandon(self):
         """Leave no part of a file behind: nobody could tell that it is not all, and it may fill the disk."""
+        if self._file is None:
+            return
+        path = self._path
         self._close()
         *folders, name = path.split("/")
         with contextlib.suppress(OSError), hold_folder(folders) as folder:
@@ -193,6 +205,7 @@ class Upload:
 
     def _close(self):
         if self._file is not None:
+            _seem_older(self._file)
             self._file.close()
             self._path = self._file = None
 
@@ -364,32 +377,8 @@ def _report(index, path, size, fetch, budget, send):
             return
         if not sending:
             budget.hash -= size
-        size, digest = digest_of(file, room if sending else MAX_FETCH_BYTES)
+        size, digest = content.digest_of(file, room if sending else MAX_FETCH_BYTES)
         send(artifact=index, path=path, size=size, sha256=digest)
         if sending and size <= room:
             budget.send -= size
-            send_content(index, path, file, digest, send, room)
-
-
-def digest_of(file, most):
-    """Size and SHA-256 of a file as it is read; without the digest if it has grown too large meanwhile."""
-    digest, size = Sha256(), 0
-    while piece := os.pread(file.fileno(), PIECE, size):
-        size += len(piece)
-        if size > most:
-            return os.fstat(file.fileno()).st_size, None
-        digest.update(piece)
-    return size, digest.hexdigest()
-
-
-def send_content(index, path, file, expected, send, most):
-    """Send the frames of the content of a file, which has to be what it was when its digest was taken."""
-    digest, size = Sha256(), 0
-    while (piece := os.pread(file.fileno(), PIECE, size)) or size == 0:  # an empty file has a piece, too
-        send(file=index, **data_fields(piece))
-        digest.update(piece)
-        size += len(piece)
-        if not piece or size > most:
-            break
-    if digest.hexdigest() != expected:
-        raise OSError(errno.EBUSY, "changed while it was read", path)
+            content.send_content(index, path, file, digest, send, room)

@@ -35,6 +35,22 @@ def test_what_the_runner_wrote_is_no_change_but_what_code_made_of_it_is(session:
     assert list(report.artifacts) == ["data"]
 
 
+WITHIN_A_TICK = "workspace._look = lambda found: (found.st_size, found.st_mtime_ns, found.st_ino)"
+"""As where files change twice within a tick of the clock: `st_ctime_ns` stays the same."""
+
+
+@pytest.mark.parametrize("path", ["data", "block0.py"])
+def test_a_change_within_the_tick_of_the_clock_in_which_a_file_was_put_is_seen(path: str, sandbox: Any) -> None:
+    code = f"""
+import os
+when, content = os.stat({path!r}).st_ctime_ns, open({path!r}, "rb").read()
+open({path!r}, "wb").write(content)
+os.utime({path!r}, ns=(when, when))
+"""
+    report = sandbox.run(code, files={"data": b"1"}, artifacts=CHANGED, before=WITHIN_A_TICK)
+    assert list(report.artifacts) == [path]
+
+
 def test_a_change_that_hides_its_time_is_seen(session: Any) -> None:
     session.run("open('x', 'w').write('1')")
     code = (

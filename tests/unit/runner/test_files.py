@@ -21,7 +21,7 @@ def test_a_pod_that_got_a_file_and_no_job_is_reported_as_used(session: Any) -> N
     report = {"report": True, "kernel": False}
     session.say(report)
     assert session.hear("ready").frames[-1]["used"] is False, "control"
-    session.say({"put": "secret", "data": "c2VjcmV0", "append": False}, report)
+    session.say(*({"put": path, "data": "c2VjcmV0", "append": False} for path in ("secret", "next")), report)
     assert session.hear("ready").frames[-1]["used"] is True
     assert session.run("print(open('secret').read())").text() == "secret\n", "and finds it"
 

@@ -102,6 +102,35 @@ def test_a_kernel_that_is_not_heard_any_more_is_dead_before_another_starts(state
     assert len(there) == 4  # the runner, the two of the new kernel, and this shell
 
 
+SPOILS = """
+import contextlib, fcntl, os
+for name in os.listdir("/proc/self/fd"):
+    with contextlib.suppress(OSError):
+        if "interrupted" in os.readlink(f"/proc/self/fd/{name}"): inherited = int(name)
+file = os.open(f"/proc/self/fd/{inherited}", os.O_RDWR)
+ATTACK
+"""
+ATTACKS = {
+    "sealed": "n = fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW)",
+    "large": "os.ftruncate(file, 1 << 20)",
+    "empty": "os.ftruncate(file, 0)",
+    "closed": "os.close(inherited)",
+    "set": "n = os.pwrite(file, b'1', 0)",
+    "flags": "n = fcntl.fcntl(inherited, fcntl.F_SETFL, os.O_APPEND)",
+}
+
+
+@pytest.mark.parametrize("before", [AS_UNDER_GVISOR])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_code_does_to_the_word_that_it_is_interrupted_is_its_own_loss(attack: str, stateful: Any) -> None:
+    assert stateful(SPOILS.replace("ATTACK", ATTACKS[attack])).endings == [(0, "Completed")]
+    assert stateful("print('there')").text() == "there\n"
+    # It has begun, so that the signal reaches it, whatever the word is.
+    late = stateful("f = open('later', 'w'); print()\nwhile True: pass", timeoutSeconds=60)
+    assert late.endings == [(124, "DeadlineExceeded")]
+    assert "done" in late.frames[-1]
+
+
 DEEP = """
 import os, sys
 os.chdir(os.path.dirname(os.environ["IPYTHONDIR"]))

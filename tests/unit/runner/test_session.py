@@ -40,6 +40,18 @@ def test_a_job_without_blocks_only_puts_and_lists(session: Any) -> None:
     assert [(path, size) for path, (size, _) in report.artifacts.items()] == [("a", 1), ("d/b", 2)]
 
 
+def test_a_connection_that_ends_leaves_no_part_of_a_file(session: Any) -> None:
+    def put(path: str, append: bool = False) -> dict[str, Any]:
+        return {"put": path, "data": base64.b64encode(b"half").decode(), "append": append, "epoch": [1, 1]}
+
+    session.say({"report": True, "kernel": False, "epoch": [1, 1]}, put("d/whole"), put("d/part"), put("d/part", True))
+    session.say({"ping": 1, "epoch": [1, 1]})
+    session.hear("pong")
+    session.say({"report": True, "kernel": False, "epoch": [1, 2]})
+    report = session.run(artifacts={"list": "All", "fetch": []}, epoch=[1, 2])
+    assert list(report.artifacts) == ["d/whole"]
+
+
 def test_a_report_and_a_ping_are_answered_while_a_job_runs(session: Any, job: Any) -> None:
     session.say(job(WAITS, session=True, id="a"), {"report": True, "kernel": False}, {"ping": 2})
     [ready, pong] = session.hear("pong").frames

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import signal
 from typing import Any
 
 import pytest
@@ -122,6 +121,43 @@ def test_how_a_cell_ends(code: str, exit_code: int, stderr: str | None, stateful
     assert stateful("print('there')").text("stderr") == ""
 
 
+ENDS = [
+    *(
+        "",
+        "None",
+        "0",
+        "False",
+        "3",
+        "-1",
+        "256",
+        "2**40 + 5",
+        "10**30",
+        "-(10**30)",
+        "True",
+        "3.5",
+        "''",
+        "'0'",
+        "'7'",
+    ),
+    *("'why'", "'None'", "b'x'", "ValueError()", "ValueError('disk full')", "['a']", "(0, 1)", "object"),
+]
+"""What `sys.exit` is given."""
+OTHER_ENDS = [
+    *(f"class E(SystemExit): pass\nraise E({value})" for value in ("", "0", "5", "'why'")),
+    "class E(SystemExit): code = 3\nraise E",
+    "raise SystemExit",
+    "raise SystemExit((0,))",
+    "import enum, sys\nclass E(enum.IntEnum): FOUR = 4\nsys.exit(E.FOUR)",
+]
+
+
+def test_a_cell_ends_with_the_code_and_the_words_of_a_script(stateful: Any) -> None:
+    for code in (*(f"import sys\nsys.exit({value})" for value in ENDS), *OTHER_ENDS):
+        cell = stateful(code)
+        script = stateful({**bash(code), "command": ["python3"]})
+        assert (cell.endings, cell.text("stderr")) == (script.endings, script.text("stderr")), code
+
+
 def test_pictures_and_html_become_files_and_text_is_printed(stateful: Any, sandbox: Any) -> None:
     code = f"""
 from IPython.display import HTML, SVG, Image, display
@@ -140,86 +176,6 @@ Picture()
     assert report.sent["output-2-1.png"] == b"\x89PNG of a kind"
     assert report.sent["output-2-2.html"] == "<b>é</b>".encode()
     assert report.sent["output-2-4.png"] == b"\x89PNG of an object"
-
-
-# For what heeds an interrupt: it may take as long as it takes.
-HEEDS_AN_INTERRUPT = "job.INTERRUPT_SECONDS = job.IDLE_SECONDS = job.MOST_SECONDS = 60"
-HEEDS_A_CANCELLATION = f"{HEEDS_AN_INTERRUPT}; job.CANCEL_SECONDS = 60"
-patient = pytest.mark.parametrize("before", [HEEDS_AN_INTERRUPT])
-
-
-@patient
-def test_a_cell_past_its_limit_is_interrupted_and_variables_stay(stateful: Any) -> None:
-    stateful("z = 5")
-    late = "import sys; print('so far', end=''); f = open('later', 'w'); print(file=sys.stderr)\nwhile True: pass"
-    report = stateful(late, timeoutSeconds=60)
-    assert report.endings == [(124, "DeadlineExceeded")]
-    assert report.text() == "so far"
-    assert "KeyboardInterrupt" in report.text("stderr")
-    assert report.blocks[0]["durationMs"] >= 75_000  # the clock went on by 75 s at once
-    assert stateful("z").text() == "5\n"
-
-
-@patient
-def test_an_interrupt_ends_what_the_cell_waits_for(stateful: Any) -> None:
-    stateful("z = 5")
-    report = stateful("import os; os.system('touch later; echo; sleep 600')", timeoutSeconds=60)
-    assert report.endings == [(124, "DeadlineExceeded")]
-    assert (report.text().split(), report.text("stderr")) == ([str(int(signal.SIGINT))], "")  # how the shell ended
-    assert stateful("z").text() == "5\n"
-
-
-LATE = """
-import signal, time
-def late(*_):
-    time.sleep(0.8)
-    raise KeyboardInterrupt
-signal.signal(signal.SIGINT, late)
-print("begun")
-while True: time.sleep(0.01)  # Python does not run a handler while it waits for a signal that came just before
-"""
-"""It heeds the interrupt when it has long been over, without the processor meanwhile: as on a busy node."""
-
-
-@pytest.mark.parametrize("before", ["job.INTERRUPT_SECONDS = 2; job.IDLE_SECONDS = job.MOST_SECONDS = 60"])
-def test_a_cell_has_its_time_of_the_processor_however_long_that_takes(stateful: Any) -> None:
-    stateful("z = 5")
-    late = LATE.replace("0.8", "2.5").replace('print("begun")', "f = open('later', 'w'); print()")
-    assert stateful(late, timeoutSeconds=60).endings == [(124, "DeadlineExceeded")]
-    assert stateful("z").text() == "5\n"
-
-
-STUBBORN = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('so far')\nwhile True: pass"
-
-
-def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: Any) -> None:
-    stateful("z = 5")
-    late = STUBBORN.replace("while", "f = open('later', 'w'); print()\nwhile")
-    report = stateful(late, timeoutSeconds=60)
-    assert report.endings == [(124, "DeadlineExceeded")]
-    assert report.text() in ("so far\n", "so far\n\n")  # the end may come before the line that wakes the runner
-    assert report.text("stderr") == "the Python kernel did not stop in time and was killed; its variables are gone\n"
-    report = stateful("'z' in globals()")
-    assert (report.text(), report.text("stderr")) == ("False\n", "")
-
-
-@pytest.mark.parametrize(
-    ("code", "before"),
-    [
-        pytest.param("print('begun')\nwhile True: pass", HEEDS_A_CANCELLATION, id="at once"),
-        pytest.param(LATE, HEEDS_A_CANCELLATION, id="late"),
-        pytest.param(STUBBORN, HEEDS_AN_INTERRUPT, id="never"),
-    ],
-)
-def test_cancelling_ends_a_cell(code: str, stateful: Any, job: Any) -> None:
-    stateful("z = 5")
-    connection = stateful.func.__self__
-    connection.say(job(code, session=True, stateful=True, id="long", timeoutSeconds=90))
-    connection.hear("stream")  # an interrupt that comes before its handler is set would end any of them at once
-    connection.say({"cancel": "long"})
-    report = connection.hear("done")
-    assert report.endings == [(130, "Cancelled")]
-    assert stateful("'z' in globals()").text() == ("False\n" if code == STUBBORN else "True\n")
 
 
 @pytest.mark.parametrize(
