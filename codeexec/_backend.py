@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from codeexec_api.v1alpha1.bounds import DEFAULT_IDLE_SECONDS, DEFAULT_LIFETIME_SECONDS
 from executor_client.client.request import Request
 from executor_client.client.session_handle import Executes, SessionHandle
 
@@ -13,8 +14,8 @@ class Backend(Executes, Protocol):
         self,
         request: Request,
         *,
-        idle_timeout_seconds: int = 1800,
-        max_lifetime_seconds: int = 28_800,
+        idle_timeout_seconds: int = DEFAULT_IDLE_SECONDS,
+        max_lifetime_seconds: int = DEFAULT_LIFETIME_SECONDS,
         stateful: bool = False,
         outlives_client: bool = False,
         sleep_after_seconds: int | None = None,

@@ -11,7 +11,7 @@ from codeexec._records import Approvals, Executions, Sessions
 from codeexec._result import DISPLAY_PATTERN, Result
 from codeexec._session import USE_DEFAULT, Session, UseDefault, asking, workspace_files
 from codeexec_api import Limits, Mount, Permit
-from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS
+from codeexec_api.v1alpha1.bounds import DEFAULT_IDLE_SECONDS, DEFAULT_LIFETIME_SECONDS, MAX_SESSION_SECONDS
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef, OnOutput, Request
 from executor_client.client.waiting import OnWait
@@ -165,8 +165,8 @@ class Client:
         timeout: float | None = None,
         start_timeout: float | UseDefault | None = USE_DEFAULT,
         limits: Limits | None = None,
-        idle_timeout: float = 1800,
-        max_lifetime: float = 28_800,
+        idle_timeout: float = DEFAULT_IDLE_SECONDS,
+        max_lifetime: float = DEFAULT_LIFETIME_SECONDS,
         outlives_client: bool = False,
         sleep_after: float | None = None,
     ) -> Session:

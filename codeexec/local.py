@@ -18,11 +18,11 @@ import secrets
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Final
 
 from typing_extensions import override
 
 from codeexec_api import ArtifactRequest, CodeExecutionSpec, ExecutionPolicySpec, SessionRef
+from codeexec_api.v1alpha1.bounds import DEFAULT_IDLE_SECONDS, DEFAULT_LIFETIME_SECONDS
 from executor_client.client.approvals import ApprovalWait
 from executor_client.client.request import ListFiles, OnOutput, Request
 from executor_client.client.session_handle import SessionHandle
@@ -36,10 +36,6 @@ from executor_client.model.results import ExecutionResult
 from executor_client.runtime import forks, telemetry
 
 __all__ = ["LocalApproval", "Sandbox"]
-
-_IDLE_SECONDS: Final = 1800
-_LIFETIME_SECONDS: Final = 28_800
-"""What a client asks for by default, and a session of this machine has not: it lives until it is ended."""
 
 
 class Sandbox:
@@ -147,8 +143,8 @@ class Sandbox:
         self,
         request: Request,
         *,
-        idle_timeout_seconds: int = _IDLE_SECONDS,
-        max_lifetime_seconds: int = _LIFETIME_SECONDS,
+        idle_timeout_seconds: int = DEFAULT_IDLE_SECONDS,
+        max_lifetime_seconds: int = DEFAULT_LIFETIME_SECONDS,
         stateful: bool = False,
         outlives_client: bool = False,
         sleep_after_seconds: int | None = None,
@@ -169,8 +165,8 @@ class Sandbox:
                 "outlives_client is True, but a session of the local sandbox ends with its process: leave it out"
             )
         for name, seconds, default in (
-            ("idle_timeout", idle_timeout_seconds, _IDLE_SECONDS),
-            ("max_lifetime", max_lifetime_seconds, _LIFETIME_SECONDS),
+            ("idle_timeout", idle_timeout_seconds, DEFAULT_IDLE_SECONDS),
+            ("max_lifetime", max_lifetime_seconds, DEFAULT_LIFETIME_SECONDS),
         ):
             if seconds != default:
                 raise NotSupported(

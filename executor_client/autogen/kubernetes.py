@@ -11,7 +11,12 @@ from autogen_core import CancellationToken, Component
 from pydantic import Field
 
 from codeexec_api import Limits, Reason
-from codeexec_api.v1alpha1.bounds import MAX_SESSION_SECONDS, MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import (
+    DEFAULT_IDLE_SECONDS,
+    DEFAULT_LIFETIME_SECONDS,
+    MAX_SESSION_SECONDS,
+    MAX_TIMEOUT_SECONDS,
+)
 from executor_client.autogen.base import (
     SandboxCodeResult,
     Settings,
@@ -62,8 +67,8 @@ class KubernetesCodeExecutorConfig(Settings):
     mounts: list[str] = Field(default_factory=list)
     session: SessionMode = "per-executor"
     stateful: bool = False
-    idle_timeout: int = 1800
-    max_lifetime: int = 28_800
+    idle_timeout: int = DEFAULT_IDLE_SECONDS
+    max_lifetime: int = DEFAULT_LIFETIME_SECONDS
     sleep_after: int | None = None
     approval: ApprovalMode = "wait"
     approval_timeout: int = 600
@@ -142,8 +147,8 @@ class KubernetesCodeExecutor(
         mounts: Sequence[str] = (),
         session: SessionMode = "per-executor",
         stateful: bool = False,
-        idle_timeout: int = 1800,
-        max_lifetime: int = 28_800,
+        idle_timeout: int = DEFAULT_IDLE_SECONDS,
+        max_lifetime: int = DEFAULT_LIFETIME_SECONDS,
         sleep_after: int | None = None,
         approval: ApprovalMode = "wait",
         approval_timeout: int = 600,

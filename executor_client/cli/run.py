@@ -15,7 +15,7 @@ from codeexec_api import Limits, Mount, Permit, Phase
 from codeexec_api.digests import sha256_hex
 from codeexec_api.languages import LANGUAGES
 from codeexec_api.permits import parse_mount, parse_permit
-from codeexec_api.v1alpha1.bounds import MAX_TIMEOUT_SECONDS
+from codeexec_api.v1alpha1.bounds import DEFAULT_IDLE_SECONDS, MAX_TIMEOUT_SECONDS
 from executor_client.cli.common import (
     PROGRAM,
     Cluster,
@@ -206,7 +206,7 @@ class _Job:
 @click.option("--stateful", is_flag=True, help="With --new-session: Python blocks of the session share variables.")
 @click.option(
     "--sleep-after",
-    type=click.IntRange(1, 1799),
+    type=click.IntRange(1, DEFAULT_IDLE_SECONDS - 1),
     metavar="SECONDS",
     help="With --new-session: the session gives up its pod and keeps its files after this many seconds without a call.",
 )

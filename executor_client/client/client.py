@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from codeexec_api import CodeExecution, CodeSession, CodeSessionSpec, ExecutionPolicySpec, Phase
 from codeexec_api.audit_records import Evidence
+from codeexec_api.v1alpha1.bounds import DEFAULT_IDLE_SECONDS, DEFAULT_LIFETIME_SECONDS
 from executor_client.client.execution import read_contents
 from executor_client.client.request import Request, check_sleep
 from executor_client.client.reviewing import Reviewing
@@ -109,8 +110,8 @@ class CodeExecutionClient(Running, Reviewing):
         self,
         request: Request,
         *,
-        idle_timeout_seconds: int = 1800,
-        max_lifetime_seconds: int = 28_800,
+        idle_timeout_seconds: int = DEFAULT_IDLE_SECONDS,
+        max_lifetime_seconds: int = DEFAULT_LIFETIME_SECONDS,
         stateful: bool = False,
         outlives_client: bool = False,
         sleep_after_seconds: int | None = None,
@@ -156,8 +157,8 @@ class CodeExecutionClient(Running, Reviewing):
         self,
         request: Request,
         *,
-        idle_timeout_seconds: int = 1800,
-        max_lifetime_seconds: int = 28_800,
+        idle_timeout_seconds: int = DEFAULT_IDLE_SECONDS,
+        max_lifetime_seconds: int = DEFAULT_LIFETIME_SECONDS,
         stateful: bool = False,
         outlives_client: bool = False,
         sleep_after_seconds: int | None = None,

@@ -31,6 +31,10 @@ STORE_URL_PATTERN: Final = "[a-z][a-z0-9+.-]*://[A-Za-z0-9._~/-]+"
 MAX_STORE_URL: Final = 512
 """Characters in the URL of an output store."""
 MAX_TIMEOUT_SECONDS: Final = 86_400
+DEFAULT_IDLE_SECONDS: Final = 1800
+"""How long a session may be idle, unless its request says another time."""
+DEFAULT_LIFETIME_SECONDS: Final = 28_800
+"""How long a session may last, unless its request says another time."""
 MAX_SESSION_SECONDS: Final = 7 * 86_400
 MIN_RECORD_SECONDS: Final = 300
 """How long each record is kept, whatever the policy says: its client may still read it."""

@@ -8,6 +8,8 @@ from codeexec_api.names import NODE_RUNTIME, SESSION_KIND, SESSION_PLURAL
 from codeexec_api.phases import SessionPhase
 from codeexec_api.v1alpha1.base import Model, Object, Status
 from codeexec_api.v1alpha1.bounds import (
+    DEFAULT_IDLE_SECONDS,
+    DEFAULT_LIFETIME_SECONDS,
     MAX_KEPT_FILES,
     MAX_SESSION_SECONDS,
     MAX_STORE_URL,
@@ -85,7 +87,7 @@ class CodeSessionSpec(Model):
         "block to block. Defaults to false.",
     )
     idle_timeout_seconds: int = Field(
-        1800,
+        DEFAULT_IDLE_SECONDS,
         ge=1,
         le=MAX_SESSION_SECONDS,
         description="idleTimeoutSeconds is the number of seconds without an execution after which the session ends. "
@@ -106,7 +108,7 @@ class CodeSessionSpec(Model):
         "session is running or queued, the session ends. If unset, the session outlives its client.",
     )
     max_lifetime_seconds: int = Field(
-        28_800,
+        DEFAULT_LIFETIME_SECONDS,
         ge=1,
         le=MAX_SESSION_SECONDS,
         description="maxLifetimeSeconds is the number of seconds after which the session ends, counted from when it "
