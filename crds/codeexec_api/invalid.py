@@ -28,8 +28,15 @@ def words_of(one: Mapping[str, Any]) -> str:
 def _wrong(one: Mapping[str, Any]) -> str:
     if one["type"] == "missing":  # the value found is that of the whole object
         return words_of(one)
-    found = json.dumps(one["input"], default=str)
+    found = _text_of(one["input"])
     found = found if len(found) <= _SHOWN else f"{found[:_SHOWN]}…"
     if one["type"] == "extra_forbidden":
         return f"found {found}, but this version knows no such field"
     return f"found {found}: {words_of(one)}"
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return json.dumps(value, default=str)
+    except (TypeError, ValueError):  # YAML has keys that are no texts, and values that hold themselves
+        return repr(value)

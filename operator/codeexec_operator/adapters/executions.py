@@ -102,6 +102,11 @@ class ExecutionWorker(PodWorker):
     # --- what others ask ---
 
     @property
+    def record(self) -> CodeExecution:
+        """What is known of the object."""
+        return self._seen.execution
+
+    @property
     def awaited(self) -> Awaited:
         """What it may still need."""
         return Awaited.by(self._seen.execution, handed_over=self._code.arrived)
@@ -143,6 +148,7 @@ class ExecutionWorker(PodWorker):
             self._seen = replace(self._seen, payload=hold(payload, waits=may_wait(record)))
         if self.phase in (Phase.STARTING, Phase.RUNNING) and record.status.pod_name and not record.spec.session_ref:
             self.place.is_in(record.status.pod_name)
+        self.discard_others()
         if self.phase is before:
             return
         if self.phase is Phase.APPROVED:  # its session may have ended meanwhile

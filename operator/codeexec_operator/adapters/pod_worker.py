@@ -1,12 +1,13 @@
 """A worker whose object has one pod: what is seen of the pod, and the connection to its runner."""
 
+from abc import abstractmethod
 from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import CodeExecution, CodeSession
+from codeexec_api import CodeExecution, CodeSession, SessionPhase
 from codeexec_api.names import pod_name
 from codeexec_operator.adapters.audit import AuditFailure
 from codeexec_operator.adapters.connection import Connection
@@ -26,8 +27,15 @@ class PodWorker(Worker):
         self.connection: Connection | None = None
         meta = record.metadata
         self.pod_name = record.status.pod_name or pod_name(meta.name, meta.uid)  # it may have come from a pool
+        self._others: set[str] = set()
+        """Pods of the object besides, which go once its record says which one is its own."""
         self._left_at = 0
         super().__init__(context, meta)
+
+    @property
+    @abstractmethod
+    def record(self) -> CodeExecution | CodeSession:
+        """What is known of the object."""
 
     def observe_leaving(self, version: int) -> None:
         """At this version the object was no longer among those that aren't over: it has ended, or is gone.
@@ -61,11 +69,11 @@ class PodWorker(Worker):
         """The pod was seen, changed or deleted.
 
         The object may have another pod besides: one that the leader before made without a record of it, or that a
-        session had before it slept. That pod is of no use to anybody, and says nothing about this one.
+        session had before it slept. That pod says nothing about this one.
         """
         if (name := raw["metadata"]["name"]) != self.pod_name:
             if not deleted and "deletionTimestamp" not in raw["metadata"]:
-                self.discard(name)
+                self.has_besides(name)
             return
         box = seen_again(self.sandbox, raw, now(), deleted=deleted)
         over = box.gone or bool(box.pod and box.pod.terminated)
@@ -95,6 +103,19 @@ class PodWorker(Worker):
     def discard(self, name: str) -> None:
         """The same, without a wait for the answer."""
         self.run_in_background(self.discard_pod(name))
+
+    def has_besides(self, *names: str) -> None:
+        """These pods are the object's, too. What was written may come late, so its record may yet name one of them."""
+        self._others.update(names)
+        self.discard_others()
+
+    def discard_others(self) -> None:
+        """Delete other pods of the object, once its record names this one or needs none."""
+        status = self.record.status
+        if status.pod_name == self.pod_name or status.phase.terminal or status.phase is SessionPhase.ASLEEP:
+            others, self._others = self._others - {self.pod_name}, set()
+            for name in others:
+                self.discard(name)
 
     def _look(self) -> None:
         if self.connection:
@@ -135,6 +156,8 @@ class PodWorker(Worker):
 
     async def _create_pod(self, action: actions.CreatePod) -> None:
         cluster, fault = self.context.cluster, None
+        if self.sandbox.gone:  # one of this name was there before
+            self.sandbox = Sandbox()
         if action.network_policy:
             fault = await cluster.create_network_policy(action.network_policy)
         if fault is None and (fault := await cluster.create_pod(action.manifest)) and await self._was_made():

@@ -48,10 +48,10 @@ class PoolClaimant:
 
     def receive(self, pod: ClaimedPod) -> None:
         """A pod of the pool is its own now. It may have asked for one before, or the leader before has."""
-        for before in self._worker.pods():
-            self._worker.discard(before)
+        before = self._worker.pods()
         self._claimed = pod
         self._has(pod.pod_name, pod.sandbox, pod.connection)
+        self._worker.has_besides(*before)
         pod.connection.changed = self.wake
         self.wake()
 

@@ -1,10 +1,10 @@
 """Who waits for a pod of a pool, and who has got one."""
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from codeexec_operator.adapters.kept_pods import KeptPods
 from codeexec_operator.adapters.pool_pods import ClaimedPod
@@ -24,6 +24,10 @@ class PodClaimant(Claimant, Protocol):
         """The pod that it was given was seen, changed or deleted."""
 
 
+_MADE_LATE: Final = timedelta(minutes=5)
+"""A pod that was not there when it was deleted may be made so much later: a request may wait in the API server."""
+
+
 class Claims:
     """The queue of a pool, and the pods that were taken or given up."""
 
@@ -41,8 +45,8 @@ class Claims:
         """Pods that have yet to be deleted."""
         self._done: dict[str, PodClaimant | None] = {}
         """Pods that were given up, or whose execution is over, and which still carry the label of the pool; whose."""
-        self._useless: set[str] = set()
-        """Those of them that nobody may use. One that was not there when it was deleted may be made after that."""
+        self._useless: OrderedDict[str, datetime] = OrderedDict()
+        """Pods that nobody may use, with when each was given up, the oldest first."""
         self._adopted: set[str] = set()
         """Those that were taken and are the user's own by now."""
         self.kept = KeptPods(changed)
@@ -120,8 +124,11 @@ class Claims:
     def discard(self, pod: str) -> None:
         """A pod is of no use to anybody; it is deleted, whatever it takes."""
         self._done[pod] = None
-        self._useless.add(pod)
         self.discarded.add(pod)
+        self._useless[pod] = at = now()
+        self._useless.move_to_end(pod)
+        while at - next(iter(self._useless.values())) > _MADE_LATE:
+            self._useless.popitem(last=False)
 
     def pods(self) -> dict[str, int]:
         """Names of pods that still carry the label of the pool, and that nobody is about to delete, with versions."""
@@ -129,12 +136,8 @@ class Claims:
 
     def lose(self, pod: str) -> None:
         """A pod is gone without a word."""
-        self._forget(pod)
-        self.kept.lose(pod)
-
-    def _forget(self, pod: str) -> None:
         self._done.pop(pod, None)
-        self._useless.discard(pod)
+        self.kept.lose(pod)
 
     def observe_pod(self, raw: Mapping[str, Any], *, deleted: bool) -> None:
         """Pass on to whose it is that a pod was seen, changed or deleted."""
@@ -145,7 +148,8 @@ class Claims:
         if claimant := self.taken.get(name) or self._done.get(name):
             claimant.observe_pod(raw, deleted=deleted)
         if deleted and name not in self.taken:
-            self._forget(name)
+            self._done.pop(name, None)
+            self._useless.pop(name, None)
         elif name in self._useless and "deletionTimestamp" not in raw["metadata"]:
             self.discarded.add(name)
             self._changed()

@@ -57,6 +57,11 @@ class SessionWorker(PodWorker):
         self._pool = SessionClaimant(self, lambda: self._seen.session, find_pool)
 
     @property
+    def record(self) -> CodeSession:
+        """What is known of the object."""
+        return self._seen.session
+
+    @property
     def version(self) -> int:
         """Resource version of what is known here."""
         return int(self._seen.session.metadata.resource_version)
@@ -67,6 +72,7 @@ class SessionWorker(PodWorker):
         self._know(session=record)
         if self.phase in (SessionPhase.STARTING, SessionPhase.READY):
             self._pool.is_in(record.status.pod_name)
+        self.discard_others()
         if before is SessionPhase.PENDING and self.phase is SessionPhase.READY:
             self.run_in_background(self._pool.greet())
         if self.phase.terminal and self.phase is not before:

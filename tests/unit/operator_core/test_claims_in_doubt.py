@@ -215,6 +215,29 @@ async def test_a_pod_that_the_leader_before_has_made_goes_if_the_record_gets_ano
         assert worker.phase in BEGUN
 
 
+@pytest.mark.parametrize("kind", ["execution", "session"])
+async def test_a_pod_of_the_leader_before_stays_until_the_record_names_another_one(kind: str) -> None:
+    """Its write that the pod is there may come late. Before, the pod was deleted, and the record ended as Lost."""
+    async with asked(kind, answers=True) as (api, worker):
+        write_status = api.write_status
+        own = own_pod(api.record)
+        late = a_status(Phase.STARTING)
+        if kind == "session":
+            late = a_session(phase=SessionPhase.STARTING, status={"pod_name": own}).status
+
+        async def after_the_late_one(seen: Any, status: Any) -> Any:
+            if api.record.status.phase in (Phase.PENDING, SessionPhase.PENDING):
+                api._store(late)
+            return await write_status(seen, status)
+
+        api.write_status = after_the_late_one  # type: ignore[method-assign]
+        worker.observe_pod(a_raw_pod(api.record), deleted=False)
+        await until(lambda: worker.phase in (Phase.STARTING, SessionPhase.STARTING), seconds=10)
+        await settled()
+        assert (api.pool.given, api.pool.discarded) == (1, ["pod-1"]), "control: a pool gave another one meanwhile"
+        assert (worker.pod_name, api.deleted) == (own, [])
+
+
 @pytest.mark.parametrize(
     "record",
     [

@@ -40,6 +40,8 @@ def test_a_part_that_is_missing_is_named(key: str) -> None:
         ("policy.yaml", "images: []", "images"),
         ("policy.yaml", f"images: ['{IMAGE}']\nmaxBlocks: -1", "maxBlocks"),
         ("policy.yaml", f"images: ['{IMAGE}']\nnewRule: true", "newRule"),
+        ("policy.yaml", "images: {2026-01-01: x}", "images: found"),
+        ("policy.yaml", "images: &a [*a]", "images"),
         ("pool.yaml", "replicas: -1", "replicas"),
         ("pool.yaml", "{", "is not YAML"),
         ("image-keys.pem", "", "the public keys of images can't be read"),

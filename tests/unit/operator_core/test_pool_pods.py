@@ -127,7 +127,8 @@ async def test_a_look_that_is_answered_late_does_not_bring_back_a_pod_that_is_go
     assert (sandbox.gone, sandbox.pod.version) == (True, 6)
 
 
-async def test_a_pod_that_is_made_after_it_was_given_up_and_not_found_is_deleted() -> None:
+@pytest.mark.parametrize("missed", [False, True], ids=["at once", "after a look that missed it"])
+async def test_a_pod_that_is_made_after_it_was_given_up_and_not_found_is_deleted(missed: bool) -> None:
     """Its request got no answer, and was carried out late."""
 
     class Late(PlayedCluster):
@@ -156,6 +157,9 @@ async def test_a_pod_that_is_made_after_it_was_given_up_and_not_found_is_deleted
     worker.observe(pool(0))
     await until(lambda: f"delete pod {name}" in cluster.heard, seconds=10)
     cluster.heard.clear()
+    if missed:
+        await settled()
+        worker.lose_pods(worker.pods().keys())
     made: Any = pool(0)
     worker.observe_pod(a_raw_pod(made, name=name), deleted=False)
     await until(lambda: f"delete pod {name}" in cluster.heard, seconds=10)
