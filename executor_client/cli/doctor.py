@@ -50,6 +50,7 @@ from executor_client.transport.cluster import Transport
 
 _PROBE: Final = SourceBlock("python", "print('codeexec doctor')")
 _PROBE_SECONDS: Final = 30
+_MORE: Final = "do what the message says; docs/troubleshooting.md has more, at 'Python raises an exception'"
 _FIRST: Final = "correct what the failed check names, and run codeexec doctor again"
 _OF_CAPACITY: Final = ("callers", "cpu", "measure", "memory", "operator_namespace")
 """Options that only `--capacity` has a use for."""
@@ -146,7 +147,7 @@ async def examine(ref: ClusterRef, *, runtime_class: str | None, probe: bool) ->
         async with Inspector.opened(**ref.kube_context()) as inspector:
             return await _examine(inspector, runtime_class=runtime_class, probe=probe)
     except CodeExecError as error:
-        return [Finding("API server", Outcome.FAILED, str(error))]
+        return [Finding("API server", Outcome.FAILED, str(error), _MORE)]
 
 
 async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bool) -> list[Finding]:
@@ -164,7 +165,7 @@ async def _examine(inspector: Inspector, *, runtime_class: str | None, probe: bo
         if runtime_class and runtime_class != NODE_RUNTIME:
             findings.append(judge_runtime_class(runtime_class, await inspector.runtime_class_exists(runtime_class)))
     except CodeExecError as error:
-        return [Finding("API server", Outcome.FAILED, str(error))]
+        return [Finding("API server", Outcome.FAILED, str(error), _MORE)]
     if not probe:
         return findings
     if failed(findings):
@@ -191,7 +192,7 @@ async def _run_probe(inspector: Inspector, runtime_class: str | None) -> list[Fi
                 await handle.cancel()
             return judge_probe(probed, version("codeexec"))
     except CodeExecError as error:
-        return [Finding("execution", Outcome.FAILED, str(error))]
+        return [Finding("execution", Outcome.FAILED, str(error), _MORE)]
 
 
 def _echo(finding: Finding) -> None:

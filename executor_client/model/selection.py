@@ -44,7 +44,13 @@ def fitting(sizes: Mapping[str, int], fetch: Sequence[str], room: int) -> frozen
 
 
 def as_sent(artifacts: Iterable[Artifact], blocks: Iterable[Block], files: Iterable[File]) -> frozenset[str]:
-    """Paths of the files and sources that the code has left as they were sent: path and SHA-256 are the same."""
+    """Paths of the files and sources that the code has left as they were sent: path and SHA-256 are the same.
+
+    If the record lacks a SHA-256, the path decides: nothing shows that the file was changed.
+    """
     sent = {(one.filename or default_file_name(one.language, one.sha256), one.sha256) for one in blocks}
     sent |= {(one.path, one.sha256) for one in files}
-    return frozenset(one.path for one in artifacts if (one.path, one.sha256) in sent)
+    paths = {path for path, _ in sent}
+    return frozenset(
+        one.path for one in artifacts if (one.path in paths if one.sha256 is None else (one.path, one.sha256) in sent)
+    )

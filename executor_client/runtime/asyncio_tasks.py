@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -49,7 +51,7 @@ class _Joined(Generic[T]):
 
 
 async def in_worker(function: Callable[[V], object], value: V) -> None:
-    """Call a caller's function in a worker thread.
+    """Call a caller's function in a thread of its own, which no other call needs: the function may wait for calls.
 
     Raises:
         RuntimeError: it has raised StopIteration, which no future of Python 3.11 takes.
@@ -62,7 +64,11 @@ async def in_worker(function: Callable[[V], object], value: V) -> None:
         except StopIteration as error:
             raise RuntimeError(f"{function!r} raised StopIteration") from error
 
-    await asyncio.to_thread(call)
+    worker = ThreadPoolExecutor(1)
+    try:
+        await asyncio.get_running_loop().run_in_executor(worker, copy_context().run, call)
+    finally:
+        worker.shutdown(wait=False)
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:

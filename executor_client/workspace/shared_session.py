@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from codeexec_api import SessionPhase
 from executor_client.client.session import Session
@@ -180,9 +180,13 @@ class SharedSession:
             return await calling
         finally:
             calling.cancel()
-            await asyncio.shield(asyncio_tasks.settle(creating, calling))
-            if opened.orphaned:
-                await opened.session.abandon()
+            await asyncio_tasks.completed(self._part_with(opened, creating, calling))
+
+    async def _part_with(self, opened: OpenSession, *work: asyncio.Task[Any]) -> None:
+        """Wait for the end of this work. A session that others have given up meanwhile is ended."""
+        await asyncio_tasks.settle(*work)
+        if opened.orphaned:
+            await opened.session.abandon()
 
     async def _create(self, opened: OpenSession) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 import logging
 import os
 import threading
@@ -37,6 +38,7 @@ from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutc
 from executor_client.testing.transport import FakeTransport
 from executor_client.workspace import session_finalizer, shared_session
 from executor_client.workspace.batches import fetch_after
+from executor_client.workspace.shared_session import SharedSession
 
 
 def behave(block: FakeBlock) -> FakeOutcome:
@@ -675,6 +677,40 @@ async def test_a_session_that_comes_after_the_others_have_given_it_up_is_ended(
     assert (await first).exit_code == 0
     await executor.stop()
     assert [one.spec.ended for one in fake.sessions] == [True] * (2 if gives_up == "call" else 1)
+
+
+async def test_a_session_that_was_given_up_is_ended_though_its_creator_is_cancelled_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_session, "_CREATION_SECONDS", 0.01)
+    said, goes_on, made = list[str](), asyncio.Event(), itertools.count(1)
+
+    class Played:
+        def __init__(self) -> None:
+            self.name = f"session-{next(made)}"
+
+        async def create(self) -> None:
+            said.append(f"create {self.name}")
+            if self.name == "session-1":
+                await completed(goes_on.wait())
+
+        async def abandon(self) -> None:
+            said.append(f"end {self.name}")
+
+    async def ask(opened: Any) -> str:
+        return str(opened.session.name)
+
+    shared = SharedSession(Played)  # type: ignore[arg-type]
+    first = asyncio.create_task(shared.run(ask))
+    await until(lambda: said)
+    assert await shared.run(ask) == "session-2", "control: the first was given up"
+    for _ in range(2):
+        first.cancel()
+        await settled()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert said == ["create session-1", "create session-2", "end session-1"]
 
 
 async def test_an_executor_without_a_session_goes_silently(fake: FakeCluster, farewells: list[str]) -> None:

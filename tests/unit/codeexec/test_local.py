@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,18 @@ async def test_a_task_that_a_callback_has_made_may_make_a_call_later(client: cod
     await client.run("print(1)", on_output=lambda _: asyncio.run_coroutine_threadsafe(make(), loop).result(60))
     over.set()
     assert (await made[0]).text == "2"
+
+
+async def test_a_callback_that_waits_for_a_call_takes_no_thread_that_the_call_needs(client: codeexec.Client) -> None:
+    loop, said = asyncio.get_running_loop(), list[str | None]()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+
+    def call(_: codeexec.OutputChunk) -> None:
+        said.append(asyncio.run_coroutine_threadsafe(client.run("print(2)"), loop).result(60).text)
+
+    async with asyncio.timeout(60):
+        await client.run("print(1)", on_output=call)
+    assert said == ["2"]
 
 
 async def test_a_callback_that_raises_stop_iteration_ends_its_call(client: codeexec.Client) -> None:

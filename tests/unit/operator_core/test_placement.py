@@ -197,6 +197,7 @@ def claimed() -> tuple[Placement, Any, list[str]]:
         wake=lambda: None,
         observe_pod=None,
         pods=dict,
+        has_besides=lambda *_: None,
         deleted=False,
     )
     place = Placement(worker, lambda: execution, a_register(pool=pool))
