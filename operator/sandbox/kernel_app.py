@@ -124,8 +124,8 @@ class Shell(ZMQInteractiveShell):
         self._last_traceback = stb
         if not issubclass(etype, SystemExit):
             _write_line(sys.stderr, TERMINAL_SEQUENCE.sub("", "\n".join(stb)))
-        elif (words := _end_of(evalue)[1]) is not None:
-            _write_line(sys.stderr, words)
+        elif not (evalue.code is None or issubclass(type(evalue.code), int)):  # as a script does
+            _write_line(sys.stderr, str(evalue.code))
 
 
 class Kernel(IPythonKernel):
@@ -141,21 +141,37 @@ class Kernel(IPythonKernel):
     def post_handler_hook(self):
         """No interrupt is heeded any more."""
 
+    @contextlib.contextmanager
+    def _cancel_on_sigint(self, future):
+        """Cancel a cell that awaits. The handler of ipykernel does not wake the loop."""
+        loop = asyncio.get_running_loop()
+        with super()._cancel_on_sigint(future):
+            cancel = signal.getsignal(signal.SIGINT)
+
+            def heed(*signalled):
+                cancel(*signalled)
+                loop.call_soon_threadsafe(lambda: None)
+
+            signal.signal(signal.SIGINT, heed)
+            yield
+
     async def do_execute(self, *arguments, **options):
-        """Run a cell, and add its exit code to the reply.
+        """Run a cell; the reply has its exit code, and nothing of the code that could not be sent.
 
         There is a reply, whatever code raises, and whenever an interrupt comes.
         """
         self.shell.begun, self.result = False, None
+        status, number = "error", 1
         try:
             try:
-                reply = await super().do_execute(*arguments, **options)
+                status = (await super().do_execute(*arguments, **options))["status"]
             finally:
                 signal.signal(signal.SIGINT, _let_pass)
-        except (Exception, KeyboardInterrupt, asyncio.CancelledError) as error:
+            number = 0 if status == "ok" else self._exit_code()
+        except (Exception, KeyboardInterrupt, asyncio.CancelledError):
             signal.signal(signal.SIGINT, _let_pass)
-            reply = {"status": "error", "ename": type(error).__name__, "evalue": "", "traceback": []}
-        return reply | {"exitCode": 0 if reply["status"] == "ok" else self._exit_code()}
+        _mend_streams()
+        return {"status": status, "ename": "", "exitCode": number}  # ipykernel looks at the first two
 
     def keep(self, result):
         """A cell has ended; the last one to do so is that of the host, and not one that code has run inside it."""
@@ -163,7 +179,7 @@ class Kernel(IPythonKernel):
 
     def _exit_code(self):
         error = getattr(self.result, "error_in_exec", None)
-        return _end_of(error)[0] if isinstance(error, SystemExit) else 1
+        return _number_of(error.code) if isinstance(error, SystemExit) else 1
 
 
 class Publisher(IOPubThread):
@@ -190,15 +206,23 @@ def _write_line(stream, text):
     stream.flush()
 
 
-def _end_of(error):
-    """How a script ends with a SystemExit: its exit code, and what it writes before, or None."""
-    value = error.code
-    if value is None:
-        return 0, None
-    if not issubclass(type(value), int):
-        return 1, str(value)
-    number = operator.index(value)
-    return (number & 0xFF if -(2**63) <= number < 2**63 else 0xFF), None
+def _number_of(code):
+    """The exit code of a script that ends with a SystemExit of this code."""
+    if code is None:
+        return 0
+    if not issubclass(type(code), int):
+        return 1
+    number = operator.index(code)
+    return number & 0xFF if -(2**63) <= number < 2**63 else 0xFF
+
+
+def _mend_streams():
+    """Put the process's own streams in the place of those that can't be flushed: ipykernel flushes before a reply."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except Exception:
+            setattr(sys, name, getattr(sys, f"__{name}__"))
 
 
 def _let_pass(*_signal):

@@ -19,9 +19,9 @@ WORKSPACE = "/workspace"
 MAX_ARTIFACTS = 256
 MAX_FETCH_BYTES = 16 * 2**20
 MAX_HASHED_BYTES = 64 * 2**20
-OLDER_NS = 10_000_000
-"""So much older a file seems to be than what the runner wrote to it. A change by code then shows, even one within the
-same tick of the clock from which file systems take times."""
+OLDER_NS = 1
+"""So much older a file seems to be than what the runner wrote to it: as little as there is. A change by code then
+shows, even one within the same tick of the clock from which file systems take times."""
 MODE = 0o777
 """The bits of a mode that a session keeps that sleeps."""
 

@@ -23,6 +23,7 @@ from codeexec_api.names import (
     POOL_KIND,
     POOL_LABEL,
     SANDBOX_CONTAINER,
+    SESSION_KIND,
     TEMPLATE_LABEL,
 )
 from codeexec_operator.manifests.pod import build_adoption, owner_reference
@@ -262,8 +263,8 @@ def test_a_session_takes_a_pod_of_a_pool_once(core, operator, admin, pool_pod):
     [
         ("metadata.labels", {"labels": {**ADOPTION_BY_A_SESSION["metadata"]["labels"], EXECUTION_LABEL: "taker"}}),
         ("metadata.labels", {"labels": {**ADOPTION_BY_A_SESSION["metadata"]["labels"], EGRESS_LABEL: "1-2"}}),
-        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(SESSION)]}),
-        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(ANOTHER)]}),
+        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(SESSION) | {"kind": EXECUTION_KIND}]}),
+        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(ANOTHER) | {"kind": SESSION_KIND}]}),
     ],
     ids=["an execution's label", "a permit", "another kind", "another's owner"],
 )
@@ -280,7 +281,7 @@ def test_with_the_adoption_by_a_session_nothing_else_comes_in(operator, pool_pod
         ("metadata.labels", {"labels": {**ADOPTION["metadata"]["labels"], TEMPLATE_LABEL: None}}),
         ("metadata.annotations", {"annotations": {"k8s.v1.cni.cncf.io/networks": "other"}}),
         ("metadata.ownerReferences", {"ownerReferences": [owner_reference(ANOTHER)]}),
-        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(TAKEN)]}),
+        ("metadata.ownerReferences", {"ownerReferences": [owner_reference(TAKEN) | {"kind": SESSION_KIND}]}),
         ("metadata.ownerReferences", {"ownerReferences": []}),
         ("metadata.finalizers", {"finalizers": ["example.com/for-ever"]}),
     ],

@@ -70,6 +70,7 @@ def test_a_cell_that_does_not_heed_the_interrupt_ends_with_the_kernel(stateful: 
     ("code", "before"),
     [
         pytest.param("print('begun')\nwhile True: pass", HEEDS_A_CANCELLATION, id="at once"),
+        pytest.param("print('begun')\nimport asyncio; await asyncio.sleep(600)", HEEDS_A_CANCELLATION, id="awaits"),
         pytest.param(LATE, HEEDS_A_CANCELLATION, id="late"),
         pytest.param(STUBBORN, HEEDS_AN_INTERRUPT, id="never"),
     ],

@@ -158,6 +158,30 @@ def test_a_cell_ends_with_the_code_and_the_words_of_a_script(stateful: Any) -> N
         assert (cell.endings, cell.text("stderr")) == (script.endings, script.text("stderr")), code
 
 
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        (r"raise ValueError('bad \ud83d token')", 1),
+        (r"import sys; sys.exit('bad \ud83d token')", 1),
+        ("class E(SystemExit):\n    code = property(lambda self: self.missing)\nraise E", 1),
+        ("import sys\nclass Tee:\n    def write(self, text): pass\nsys.stdout = Tee()", 0),
+        ("import sys\nwith open('o.txt', 'w') as sys.stdout: print('hi')", 0),
+    ],
+    ids=[
+        "half a character",
+        "half a character at the end",
+        "an end without a code",
+        "a stream without flush",
+        "a closed stream",
+    ],
+)
+def test_a_cell_ends_though_its_words_or_streams_are_broken(stateful: Any, code: str, exit_code: int) -> None:
+    stateful("z = 5")
+    report = stateful(code, timeoutSeconds=30)
+    assert [one[0] for one in report.endings] == [exit_code]
+    assert stateful("print(z)").text() == "5\n", "the kernel goes on, and so does its stdout"
+
+
 def test_pictures_and_html_become_files_and_text_is_printed(stateful: Any, sandbox: Any) -> None:
     code = f"""
 from IPython.display import HTML, SVG, Image, display
