@@ -156,7 +156,7 @@ class Client:
             fetch=(*wanted, DISPLAY_PATTERN),
             on_output=on_output,
         )
-        return Result.of(result, wanted, [one.announce() for one in blocks], [one.announce() for one in sent])
+        return Result.of(result, wanted, (one.announce() for one in blocks), (one.announce() for one in sent))
 
     def session(
         self,

@@ -127,8 +127,8 @@ class Session:
         return Result.of(
             result,
             wanted,
-            [one.announce() for one in blocks],
-            [one.announce() for one in sent],
+            (one.announce() for one in blocks),
+            (one.announce() for one in sent),
             await fetch_after(self._handle, result.name, left),
         )
 

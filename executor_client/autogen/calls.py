@@ -130,7 +130,7 @@ class Calls:
         )
         if not self.folder:
             return result
-        return keep_made(self.folder, result, [one.announce() for one in blocks], [one.announce() for one in files])
+        return keep_made(self.folder, result, (one.announce() for one in blocks), (one.announce() for one in files))
 
     def _demand(self, checked: ExecutionResult) -> None:
         if checked.exit_code != 0:

@@ -43,11 +43,14 @@ def fitting(sizes: Mapping[str, int], fetch: Sequence[str], room: int) -> frozen
     return frozenset(chosen)
 
 
-def as_sent(artifacts: Iterable[Artifact], blocks: Iterable[Block], files: Iterable[File]) -> frozenset[str]:
+def as_sent(artifacts: Sequence[Artifact], blocks: Iterable[Block], files: Iterable[File]) -> frozenset[str]:
     """Paths of the files and sources that the code has left as they were sent: path and SHA-256 are the same.
 
-    If the record lacks a SHA-256, the path decides: nothing shows that the file was changed.
+    If the record lacks a SHA-256, the path decides: nothing shows that the file was changed. Without artifacts, nothing
+    that was sent is looked at: to announce it takes a digest.
     """
+    if not artifacts:
+        return frozenset()
     sent = {(one.filename or default_file_name(one.language, one.sha256), one.sha256) for one in blocks}
     sent |= {(one.path, one.sha256) for one in files}
     paths = {path for path, _ in sent}
