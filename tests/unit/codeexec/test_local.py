@@ -179,7 +179,7 @@ async def test_a_task_that_a_callback_has_made_may_make_a_call_later(client: cod
     async def make() -> None:
         made.append(asyncio.create_task(call()))
 
-    await client.run("print(1)", on_output=lambda _: asyncio.run_coroutine_threadsafe(make(), loop).result(60))
+    await client.run("print(1, end='')", on_output=lambda _: asyncio.run_coroutine_threadsafe(make(), loop).result(60))
     over.set()
     assert (await made[0]).text == "2"
 
@@ -192,7 +192,7 @@ async def test_a_callback_that_waits_for_a_call_takes_no_thread_that_the_call_ne
         said.append(asyncio.run_coroutine_threadsafe(client.run("print(2)"), loop).result(60).text)
 
     async with asyncio.timeout(60):
-        await client.run("print(1)", on_output=call)
+        await client.run("print(1, end='')", on_output=call)  # one piece: print writes the end of a line by itself
     assert said == ["2"]
 
 
