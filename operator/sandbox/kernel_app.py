@@ -117,6 +117,7 @@ class Shell(ZMQInteractiveShell):
             if signal.getsignal(signal.SIGINT) is _let_pass:  # while a cell awaits, ipykernel has a handler of its own
                 signal.signal(signal.SIGINT, signal.default_int_handler)
             if _was_interrupted():
+                signal.signal(signal.SIGINT, _let_pass)  # the signal may come while the traceback is made
                 code_obj = compile(INSTEAD, code_obj.co_filename, "exec")
         return await super().run_code(code_obj, *arguments, **options)
 

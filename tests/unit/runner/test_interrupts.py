@@ -108,12 +108,16 @@ def test_a_limit_that_is_over_before_a_cell_begins_costs_no_variables(stateful: 
 
 
 AT_THE_HAND_OVER = """
-execute = kernel.Kernel.execute
+execute, kill = kernel.Kernel.execute, os.kill
 def hand_over_and_interrupt(self, block):
-    execute(self, block)
-    if "600" in block["code"]:
+    def interrupt_and_let_go_on(*signal):
+        os.kill = kill
         self.interrupt()
         time.monotonic = lambda: clock() + 75  # the limit is over
+        kill(*signal)
+    if "600" in block["code"]:
+        os.kill = interrupt_and_let_go_on
+    execute(self, block)
 kernel.Kernel.execute = hand_over_and_interrupt
 """
 SLEEPS = "f = open('ran', 'w')\nimport time; time.sleep(600)"
@@ -123,7 +127,7 @@ AWAITS = "f = open('ran', 'w')\nimport asyncio; await asyncio.sleep(600)"
 @pytest.mark.parametrize("code", [SLEEPS, AWAITS], ids=["plain", "async"])
 @pytest.mark.parametrize("before", [f"{HEEDS_AN_INTERRUPT}\n{AT_THE_HAND_OVER}"])
 def test_an_interrupt_right_after_the_hand_over_reaches_the_cell(code: str, stateful: Any, sandbox: Any) -> None:
-    """The kernel has not begun it, or has not even heard of it."""
+    """The kernel is still stopped, so it has not even heard of the cell."""
     stateful("z = 5")
     report = stateful(code, timeoutSeconds=60)
     assert report.endings == [(124, "DeadlineExceeded")]
@@ -131,6 +135,29 @@ def test_an_interrupt_right_after_the_hand_over_reaches_the_cell(code: str, stat
     assert not (sandbox.workspace / "ran").exists()
     assert stateful("z").text() == "5\n"  # it is for that cell, and not for the next
     assert stateful(SLEEPS.replace("600", "0")).endings == [(0, "Completed")]
+
+
+HEARS_IT_IN_ITS_TRACEBACK = """
+import signal
+from IPython import get_ipython
+shows = get_ipython().InteractiveTB
+structured = shows.structured_traceback
+def interrupt_and_show(*error, **options):
+    signal.raise_signal(signal.SIGINT)
+    return structured(*error, **options)
+shows.structured_traceback = interrupt_and_show
+"""
+
+
+@pytest.mark.parametrize("code", [SLEEPS, AWAITS], ids=["plain", "async"])
+@pytest.mark.parametrize("before", [f"{HEEDS_AN_INTERRUPT}\n{AT_THE_HAND_OVER}"])
+def test_an_interrupt_in_the_traceback_of_a_cell_that_does_not_begin_takes_nothing_of_it(
+    code: str, stateful: Any
+) -> None:
+    assert stateful(HEARS_IT_IN_ITS_TRACEBACK).endings == [(0, "Completed")]
+    report = stateful(code, timeoutSeconds=60)
+    assert report.endings == [(124, "DeadlineExceeded")]
+    assert report.text("stderr").endswith("KeyboardInterrupt: before the cell began\n")
 
 
 HEARS_IT_AFTER_ITS_END = """
