@@ -48,6 +48,11 @@ def translate(doing: str, namespace: str, error: ApiException) -> CodeExecError:
         return NotInstalled(f"{text}; pass {option('namespace')} with a sandbox namespace of the codeexec installation")
     if error.status == 404:
         return NotInstalled(f"{text}; the CRDs are missing: install the codeexec Helm chart into this cluster")
+    if error.status in _INVALID and "unknown field" in why:
+        return InvalidExecution(
+            f"{text}; the CRDs in this cluster are older than this client: upgrade the codeexec Helm chart and its "
+            "CRDs, or install the client of the chart's version"
+        )
     if error.status in _INVALID:
         return InvalidExecution(text)
     return CodeExecError(text)

@@ -679,6 +679,13 @@ def test_all_rules_that_are_broken_are_told() -> None:
     assert str(translate("create it", "sandboxes", error)).endswith(": a: one; b: two")
 
 
+def test_a_field_that_the_crds_do_not_know_yet_asks_for_newer_crds() -> None:
+    error = ApiException(status=400, reason="Bad Request")
+    error.body = json.dumps({"message": 'strict decoding error: unknown field "spec.new"'})
+    text = str(translate("create the CodeSession", "sandboxes", error))
+    assert 'unknown field "spec.new"; the CRDs in this cluster are older than this client: upgrade the codeexec' in text
+
+
 class TestKubeconfig:
     """Which file was looked for, and what to do: one sentence."""
 
