@@ -30,10 +30,14 @@ Raw = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What one sandbox pod requests and may use, with what its RuntimeClass adds."""
+    """What one sandbox pod requests and may use."""
 
     requests: Amounts
+    """Of the pod, with what its RuntimeClass adds: nodes and quotas count this."""
     limits: Amounts
+    container_requests: Amounts
+    """Of its one container: LimitRanges count this."""
+    container_limits: Amounts
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, str]] = ()
 
@@ -47,12 +51,14 @@ class Sandbox:
         scheduling = (runtime_class or {}).get("scheduling", {})
         most = {kind: read_quantity(getattr(limits, field)) for field, kind in RESOURCES.items()}
         asked = {
-            kind: read_quantity(getattr(requests, field) or DEFAULT_REQUESTS[field])
+            kind: min(read_quantity(getattr(requests, field) or DEFAULT_REQUESTS[field]), most[kind])
             for field, kind in RESOURCES.items()
         }
         return cls(
-            requests={kind: min(asked[kind], most[kind]) + overhead.get(kind, 0) for kind in most},
-            limits={kind: most[kind] + overhead.get(kind, 0) for kind in most},
+            requests={kind: amount + overhead.get(kind, 0) for kind, amount in asked.items()},
+            limits={kind: amount + overhead.get(kind, 0) for kind, amount in most.items()},
+            container_requests=asked,
+            container_limits=most,
             node_selector=scheduling.get("nodeSelector") or {},
             tolerations=scheduling.get("tolerations") or (),
         )
@@ -121,7 +127,11 @@ def _fit(node: Raw, pods: Sequence[Raw], sandbox: Sandbox) -> NodeFit:
 
 
 def _left(room: Amounts, pods: Sequence[Raw]) -> dict[str, Decimal]:
-    """What is left of a node's room. A resource that a node doesn't tell of, such as disk, has no bound."""
+    """What is left of a node's room. A resource that a node doesn't tell of, such as disk, has no bound.
+
+    Only a node that is not set up yet does not tell how many pods it takes: none.
+    """
+    room = {PODS: Decimal(0), **room}
     asked = [{**requests_of(pod), PODS: Decimal(1)} for pod in pods]
     return {kind: room[kind] - sum(one.get(kind, Decimal(0)) for one in asked) for kind in _WORDS if kind in room}
 
@@ -136,7 +146,7 @@ def _least(left: Amounts, cost: Amounts) -> tuple[int, list[str]]:
 def closed_because(node: Raw, sandbox: Sandbox) -> str:
     """Why the scheduler puts no sandbox on this node; empty if it may."""
     spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
-    ready = [one for one in node["status"].get("conditions") or () if one["type"] == "Ready"]
+    conditions = {one["type"]: one["status"] for one in node["status"].get("conditions") or ()}
     if spec.get("unschedulable"):
         return "cordoned"
     if missing := [f"{key}={value}" for key, value in sandbox.node_selector.items() if labels.get(key) != value]:
@@ -144,7 +154,7 @@ def closed_because(node: Raw, sandbox: Sandbox) -> str:
     for taint in spec.get("taints") or ():
         if taint["effect"] in _KEEPS_OFF and not any(_tolerates(one, taint) for one in sandbox.tolerations):
             return f"taint {taint['key']}:{taint['effect']}"
-    return "" if all(one["status"] == "True" for one in ready) else "not ready"
+    return "" if conditions.get("Ready") == "True" else "not ready"
 
 
 def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
@@ -213,15 +223,16 @@ def forbidden(limit_ranges: Iterable[Raw], sandbox: Sandbox) -> list[str]:
 
 
 def _problems(item: Raw, sandbox: Sandbox) -> Iterable[str]:
+    requests, limits = sandbox.container_requests, sandbox.container_limits
     for kind, most in amounts(item.get("max")).items():
-        if sandbox.limits.get(kind, Decimal(0)) > most:
-            yield f"limits.{kind} is {shown(kind, sandbox.limits[kind])}, at most {shown(kind, most)} is allowed"
+        if limits.get(kind, Decimal(0)) > most:
+            yield f"limits.{kind} is {shown(kind, limits[kind])}, at most {shown(kind, most)} is allowed"
     for kind, least in amounts(item.get("min")).items():
-        if kind in sandbox.requests and sandbox.requests[kind] < least:
-            yield f"requests.{kind} is {shown(kind, sandbox.requests[kind])}, at least {shown(kind, least)} is allowed"
+        if kind in requests and requests[kind] < least:
+            yield f"requests.{kind} is {shown(kind, requests[kind])}, at least {shown(kind, least)} is allowed"
     for kind, most in amounts(item.get("maxLimitRequestRatio")).items():
-        if kind in sandbox.requests and sandbox.limits[kind] > most * sandbox.requests[kind]:
-            ratio = sandbox.limits[kind] / sandbox.requests[kind]
+        if kind in requests and limits[kind] > most * requests[kind]:
+            ratio = limits[kind] / requests[kind]
             yield f"limits.{kind} is {ratio:.1f} times requests.{kind}, at most {most:f} times is allowed"
 
 

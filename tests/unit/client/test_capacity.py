@@ -69,6 +69,12 @@ def test_what_is_used_up_first_is_the_bound(room, more, bound) -> None:
     assert (fit.more, fit.bound) == (more, bound)
 
 
+def test_a_node_that_tells_of_no_room_has_none() -> None:
+    node = a_node()
+    del node["status"]["allocatable"]
+    assert fits([node], [a_pod()], SANDBOX) == [NodeFit("one", 0, 0, "pods per node", 0)]
+
+
 def test_what_pods_request_is_gone_and_what_ended_is_not() -> None:
     pods = [a_pod(cpu="950m"), a_pod(ours=True, cpu="50m"), a_pod(phase="Succeeded", cpu="1"), a_pod("other", cpu="2")]
     [fit] = fits([a_node(memory="64Gi")], pods, SANDBOX)
@@ -99,6 +105,8 @@ TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
         ({"taints": [TAINT]}, "taint gpu:NoSchedule"),
         ({"taints": [{**TAINT, "effect": "PreferNoSchedule"}]}, ""),
         ({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "not ready"),
+        ({"conditions": []}, "not ready"),
+        ({"conditions": [{"type": "MemoryPressure", "status": "False"}]}, "not ready"),
     ],
 )
 def test_a_node_that_takes_no_sandboxes_says_why(node, why) -> None:
@@ -162,6 +170,28 @@ def test_a_quota_counts_what_it_names(quota, found) -> None:
 def test_a_limit_range_that_refuses_the_sandbox_says_why(item, problem) -> None:
     ranges = [{"metadata": {"name": "r"}, "spec": {"limits": [{"type": "Container", **item}]}}]
     assert forbidden(ranges, SANDBOX) == ([f"LimitRange 'r': {problem}"] if problem else [])
+
+
+@pytest.mark.parametrize("kind", ["Container", "Pod"])
+def test_a_limit_range_counts_containers_and_not_the_overhead_of_a_runtime_class(kind) -> None:
+    overhead = {"overhead": {"podFixed": {"cpu": "250m", "memory": "160Mi"}}}
+    sandbox = Sandbox.make(PodRequests(cpu="20m", memory="64Mi"), LIMITS, overhead)
+    assert sandbox.limits["memory"] == 416 * 2**20, "control: a quota and a node count the overhead"
+
+    def found(**item: Any) -> list[str]:
+        return forbidden([{"metadata": {"name": "r"}, "spec": {"limits": [{"type": kind, **item}]}}], sandbox)
+
+    allowed = {"max": {"cpu": "500m", "memory": "256Mi"}, "maxLimitRequestRatio": {"cpu": "25"}}
+    assert found(**allowed) == []
+    assert found(max={"memory": "255Mi"}) == [
+        "LimitRange 'r': limits.memory is 256 MiB, at most 255 MiB is allowed",
+    ]
+    assert found(min={"memory": "100Mi"}) == [
+        "LimitRange 'r': requests.memory is 64 MiB, at least 100 MiB is allowed",
+    ]
+    assert found(maxLimitRequestRatio={"cpu": "24"}) == [
+        "LimitRange 'r': limits.cpu is 25.0 times requests.cpu, at most 24 times is allowed",
+    ]
 
 
 def test_the_total_names_the_bound_that_is_met_first() -> None:
