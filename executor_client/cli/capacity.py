@@ -5,13 +5,14 @@ It counts as Kubernetes' scheduler and its quota do: requests on nodes, and what
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 from codeexec_api import PodLimits, PodRequests
 from codeexec_api.names import EXECUTION_LABEL, POOL_LABEL, SESSION_LABEL
 from codeexec_api.quantities import read_quantity
+from codeexec_api.scheduling import PLAIN, Raw, Scheduling
 from codeexec_api.v1alpha1.bounds import DEFAULT_REQUESTS
 
 CPU, MEMORY, DISK, PODS = "cpu", "memory", "ephemeral-storage", "pods"
@@ -20,12 +21,9 @@ RESOURCES: Final = {"cpu": CPU, "memory": MEMORY, "ephemeral_storage": DISK}
 _WORDS: Final = {CPU: "CPU requests", MEMORY: "memory requests", DISK: "disk requests", PODS: "pods per node"}
 _OURS: Final = (EXECUTION_LABEL, SESSION_LABEL, POOL_LABEL)
 _OVER: Final = ("Succeeded", "Failed")
-_KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
 
 Amounts = Mapping[str, Decimal]
 """By resource, in base units: cores and bytes."""
-Raw = Mapping[str, Any]
-"""An object as the API server has it."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,7 @@ class Sandbox:
     container_requests: Amounts
     """Of its one container: LimitRanges count this."""
     container_limits: Amounts
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: Sequence[Mapping[str, str]] = ()
+    scheduling: Scheduling = PLAIN
 
     @classmethod
     def make(cls, requests: PodRequests, limits: PodLimits, runtime_class: Raw | None = None) -> "Sandbox":
@@ -48,7 +45,6 @@ class Sandbox:
         `requests` are those of the policy that counts. Without `runtime_class` it is the node's own runtime.
         """
         overhead = amounts((runtime_class or {}).get("overhead", {}).get("podFixed"))
-        scheduling = (runtime_class or {}).get("scheduling", {})
         most = {kind: read_quantity(getattr(limits, field)) for field, kind in RESOURCES.items()}
         asked = {
             kind: min(read_quantity(getattr(requests, field) or DEFAULT_REQUESTS[field]), most[kind])
@@ -59,8 +55,7 @@ class Sandbox:
             limits={kind: amount + overhead.get(kind, 0) for kind, amount in most.items()},
             container_requests=asked,
             container_limits=most,
-            node_selector=scheduling.get("nodeSelector") or {},
-            tolerations=scheduling.get("tolerations") or (),
+            scheduling=Scheduling.of(runtime_class),
         )
 
 
@@ -145,24 +140,8 @@ def _least(left: Amounts, cost: Amounts) -> tuple[int, list[str]]:
 
 def closed_because(node: Raw, sandbox: Sandbox) -> str:
     """Why the scheduler puts no sandbox on this node; empty if it may."""
-    spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
     conditions = {one["type"]: one["status"] for one in node["status"].get("conditions") or ()}
-    if spec.get("unschedulable"):
-        return "cordoned"
-    if missing := [f"{key}={value}" for key, value in sandbox.node_selector.items() if labels.get(key) != value]:
-        return f"lacks the label {missing[0]}"
-    for taint in spec.get("taints") or ():
-        if taint["effect"] in _KEEPS_OFF and not any(_tolerates(one, taint) for one in sandbox.tolerations):
-            return f"taint {taint['key']}:{taint['effect']}"
-    return "" if conditions.get("Ready") == "True" else "not ready"
-
-
-def _tolerates(toleration: Mapping[str, str], taint: Mapping[str, str]) -> bool:
-    if toleration.get("effect") not in (None, "", taint["effect"]):
-        return False
-    if toleration.get("operator") == "Exists":
-        return toleration.get("key") in (None, "", taint["key"])
-    return toleration.get("key") == taint["key"] and toleration.get("value", "") == taint.get("value", "")
+    return sandbox.scheduling.closed_because(node) or ("" if conditions.get("Ready") == "True" else "not ready")
 
 
 def requests_of(pod: Raw) -> dict[str, Decimal]:

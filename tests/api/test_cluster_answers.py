@@ -110,7 +110,7 @@ async def test_what_comes_in_pages_comes_whole(stage: Stage, admin: Admin, small
             assert await stage.cluster.create_pod({**pod, "metadata": {**pod["metadata"], "name": name}}) is None
         pods = await stage.cluster.list_pods(where, f"{EXECUTION_LABEL}={execution.metadata.name}")
         assert sorted(one["metadata"]["name"] for one in pods) == sorted(names)
-        nodes = [one.name for one in await stage.cluster.list_nodes()]
+        nodes = [one.name for one in await stage.cluster.list_nodes(())]
         payloads = [one["metadata"]["name"] for one in await stage.cluster.list_payloads(where)]
         for found in (nodes, payloads):
             assert sorted(one for one in found if one in names) == sorted(names)

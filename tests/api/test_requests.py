@@ -73,8 +73,8 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "get_lease": lambda cluster: cluster.get_lease(SANDBOX, "one"),
     "list_leases": lambda cluster: anext(cluster.list_leases(SANDBOX)),
     "delete_lease": lambda cluster: cluster.delete_lease(SANDBOX, "one", "uid"),
-    "list_nodes": lambda cluster: cluster.list_nodes(),
-    "list_runtime_handlers": lambda cluster: cluster.list_runtime_handlers(),
+    "list_nodes": lambda cluster: cluster.list_nodes(()),
+    "list_runtime_classes": lambda cluster: cluster.list_runtime_classes(),
     "list_api_servers": lambda cluster: cluster.list_api_servers(),
     "create_event": lambda cluster: cluster.create_event(OBJECT),
     "get_configuration": lambda cluster: cluster.get_configuration(SYSTEM, "codeexec-operator"),
@@ -149,23 +149,23 @@ async def test_how_long_writes_take_is_told_also_of_those_that_fail(
         await cluster.patch_pod(SANDBOX, "run-1", {})
     assert len(seconds) == 1
     with proxy.fault(Match(), fault), pytest.raises((TimeoutError, ApiException)):
-        await cluster.list_nodes()
+        await cluster.list_nodes(())
     assert len(seconds) == 1, "control: a list is no write"
 
 
 async def test_a_body_that_does_not_end_is_a_timeout(impatient, proxy: FaultProxy, cluster: Cluster) -> None:
     with proxy.fault(Match("list", "nodes"), Lose("stall")), pytest.raises(TimeoutError):
-        await cluster.list_nodes()
+        await cluster.list_nodes(())
 
 
 async def test_a_cut_connection_is_a_network_error(proxy: FaultProxy, cluster: Cluster) -> None:
     with proxy.fault(Match(), Cut()), pytest.raises(NETWORK_ERRORS):
-        await cluster.list_nodes()
+        await cluster.list_nodes(())
 
 
 async def test_a_refusal_says_what_the_api_server_said(proxy: FaultProxy, cluster: Cluster) -> None:
     with proxy.fault(Match(), Answer(429, retry_after=7, message="too much")), pytest.raises(ApiException) as refused:
-        await cluster.list_nodes()
+        await cluster.list_nodes(())
     assert (refused.value.status, refused.value.headers["Retry-After"]) == (429, "7")
     assert api_server.message_of(refused.value) == "too much"
 

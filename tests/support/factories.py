@@ -34,6 +34,7 @@ from codeexec_api.names import (
     pod_name,
 )
 from codeexec_api.packing import pack
+from codeexec_api.scheduling import PLAIN
 from codeexec_operator.core.cluster_view import ClusterView
 from codeexec_operator.core.egress import Target
 from codeexec_operator.core.observed import SessionView
@@ -259,6 +260,8 @@ def a_raw_pod(
     }
 
 
+OPEN = frozenset({PLAIN})
+"""To pods of which no RuntimeClass chooses the nodes."""
 TARGET = Target("api-server", "10.96.0.1", 443)
 CLUSTER_VIEW = ClusterView(reached_at={TARGET: NOW + timedelta(hours=1)})
 """A cluster whose API server answers the operator, whenever a test looks."""

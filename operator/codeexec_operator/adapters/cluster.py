@@ -6,7 +6,7 @@ is in `api_server`.
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, Final
@@ -23,6 +23,7 @@ from codeexec_api.names import (
     SANDBOX_CONTAINER,
     SESSION_LABEL,
 )
+from codeexec_api.scheduling import Scheduling
 from codeexec_operator.adapters.api_server import (
     ONLY_ITS_METADATA,
     ONLY_METADATA,
@@ -34,7 +35,13 @@ from codeexec_operator.adapters.api_server import (
 )
 from codeexec_operator.adapters.contents import Contents
 from codeexec_operator.adapters.records import Records
-from codeexec_operator.core.cluster_view import NodeView, parse_endpoints, parse_node
+from codeexec_operator.core.cluster_view import (
+    NodeView,
+    RuntimeClass,
+    parse_endpoints,
+    parse_node,
+    parse_runtime_class,
+)
 from codeexec_operator.core.leadership import LeaseRecord
 from codeexec_operator.core.observed_pod import Fault
 
@@ -229,15 +236,15 @@ class Cluster(Records, Contents):
         """leases: delete. Only the Lease with this UID; a Lease that is gone already is fine."""
         await delete(self._api, _LEASES, namespace, name, uid=uid)
 
-    async def list_nodes(self) -> list[NodeView]:
-        """nodes: list."""
+    async def list_nodes(self, schedulings: Collection[Scheduling]) -> list[NodeView]:
+        """nodes: list. For pods of which each has one of these schedulings."""
         pages = self._api.pages(_NODES.path(), _NODES_AT_A_TIME)
-        return [parse_node(node) async for page in pages for node in page["items"] or ()]
+        return [parse_node(node, schedulings) async for page in pages for node in page["items"] or ()]
 
-    async def list_runtime_handlers(self) -> dict[str, str]:
-        """runtimeclasses: list. Name of each RuntimeClass to the handler that it stands for."""
+    async def list_runtime_classes(self) -> dict[str, RuntimeClass]:
+        """runtimeclasses: list. By name."""
         classes = await self._api.list(_RUNTIME_CLASSES.path(), _AT_A_TIME)
-        return {each["metadata"]["name"]: each["handler"] for each in classes}
+        return {each["metadata"]["name"]: parse_runtime_class(each) for each in classes}
 
     async def list_api_servers(self) -> frozenset[str]:
         """endpointslices: list, in the namespace `default`. Addresses of the API server, besides its Service's."""

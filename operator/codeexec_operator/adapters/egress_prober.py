@@ -22,6 +22,7 @@ from kubernetes.aio.client.exceptions import ApiException
 
 from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network
+from codeexec_api.scheduling import PLAIN
 from codeexec_operator.adapters.api_server import FOR_GOOD, REQUEST_ERRORS
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.supervision import explain
@@ -122,8 +123,9 @@ class EgressProber:
         self._looks_until_nodes = max(0, self._looks_until_nodes - 1)
 
     async def _look_at_nodes(self) -> None:
-        nodes, handlers = await self._cluster.list_nodes(), await self._cluster.list_runtime_handlers()
-        self.view = replace(self.view, nodes=tuple(nodes), handlers=handlers)
+        classes = await self._cluster.list_runtime_classes()
+        nodes = await self._cluster.list_nodes({PLAIN, *(one.scheduling for one in classes.values())})
+        self.view = replace(self.view, nodes=tuple(nodes), runtime_classes=classes)
 
     async def _look_at_api_servers(self) -> None:
         api_servers = await self._cluster.list_api_servers()

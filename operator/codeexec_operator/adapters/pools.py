@@ -26,10 +26,10 @@ from codeexec_operator.core.outcome import Proven
 from codeexec_operator.core.pacing import rest_after_look
 from codeexec_operator.core.placement import assign, assign_kept, is_broken, serves
 from codeexec_operator.core.pod_template import Template, template_of
-from codeexec_operator.core.pool import decide_pool, starts_wanted
+from codeexec_operator.core.pool import decide_pool, demand_of
 from codeexec_operator.core.pool_status import Unhurried, trouble_of
 from codeexec_operator.core.reuse import may_follow, most_uses
-from codeexec_operator.core.starts import STARTS_PER_NODE, Demand, Starts
+from codeexec_operator.core.starts import Starts
 
 logger = logging.getLogger(__name__)
 
@@ -201,8 +201,7 @@ class PoolWorker(Worker):
             names=_names(self.meta.name),
             **self.claims.facts,
         )
-        demand = Demand(self.meta.uid, namespace, starts_wanted(seen, starting, others, moment, timing), starting)
-        limit = STARTS_PER_NODE * max(1, cluster_view.open_nodes)
+        demand, limit = demand_of(seen, starting, others, moment, timing)
         self._seen = replace(seen, allowance=self._starts.allowance(demand, limit, time.monotonic()))
         self._trouble = trouble_of(self._seen)
         plan = decide_pool(self._seen, moment, timing)

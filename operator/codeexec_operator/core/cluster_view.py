@@ -2,15 +2,16 @@
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Final
 
 from codeexec_api.image_signatures import ImageKey
 from codeexec_api.permits import Network, Reserved
+from codeexec_api.scheduling import PLAIN, Scheduling
 from codeexec_api.v1alpha1.bounds import MAX_EGRESS_TARGETS
 from codeexec_operator.core.egress import FRESH, Target
 
@@ -24,14 +25,27 @@ API server, so the kubelet's version tells of both."""
 
 
 @dataclass(frozen=True)
+class RuntimeClass:
+    """The part of a RuntimeClass that decisions depend on."""
+
+    handler: str
+    scheduling: Scheduling = PLAIN
+
+
+def parse_runtime_class(raw: Mapping[str, Any]) -> RuntimeClass:
+    """From a RuntimeClass of the API server."""
+    return RuntimeClass(raw["handler"], Scheduling.of(raw))
+
+
+@dataclass(frozen=True)
 class NodeView:
     """The part of a node that decisions depend on."""
 
     name: str
     address: str
     kubelet_port: int
-    open_to_sandboxes: bool
-    """Linux, not cordoned, without a taint that keeps sandbox pods off."""
+    open_to: frozenset[Scheduling]
+    """Which pods may land here. The node's labels and taints, which may be many, are not kept."""
     user_namespace_handlers: frozenset[str]
     """Handlers of the container runtime with which a pod gets its own user namespace; "" is the default one."""
     addresses: frozenset[str] = frozenset()
@@ -46,23 +60,27 @@ class NodeView:
         return Target("kubelet", self.address, self.kubelet_port) if self.address and self.kubelet_port else None
 
 
-def parse_node(raw: Mapping[str, Any]) -> NodeView:
-    """From a node of the API server."""
+@lru_cache(maxsize=256)
+def _shared(found: frozenset[Any]) -> frozenset[Any]:
+    """One object for all sets that are equal: the nodes of a cluster are of few kinds."""
+    return found
+
+
+def parse_node(raw: Mapping[str, Any], schedulings: Collection[Scheduling] = (PLAIN,)) -> NodeView:
+    """From a node of the API server, for pods of which each has one of these schedulings."""
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     addresses = status.get("addresses") or ()
     internal = [address["address"] for address in addresses if address["type"] == "InternalIP"]
     endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
-    keeping_off = [taint for taint in spec.get("taints") or () if taint.get("effect") in ("NoSchedule", "NoExecute")]
     system = status.get("nodeInfo") or {}
-    linux = system.get("operatingSystem", "linux") == "linux"
     handlers = status.get("runtimeHandlers") or () if _gives_user_namespaces(system.get("kubeletVersion", "")) else ()
     return NodeView(
         name=raw["metadata"]["name"],
         address=internal[0] if internal else "",
         kubelet_port=endpoint.get("Port") or 0,
-        open_to_sandboxes=linux and not spec.get("unschedulable") and not keeping_off,
-        user_namespace_handlers=frozenset(
-            handler.get("name", "") for handler in handlers if (handler.get("features") or {}).get("userNamespaces")
+        open_to=_shared(frozenset(one for one in schedulings if not one.closed_because(raw))),
+        user_namespace_handlers=_shared(
+            frozenset(one.get("name", "") for one in handlers if (one.get("features") or {}).get("userNamespaces"))
         ),
         boot_id=system.get("bootID", ""),
         addresses=frozenset(
@@ -105,6 +123,11 @@ def kubelet_targets(nodes: Iterable[NodeView]) -> list[Target]:
     return [node.kubelet for node in known[:KUBELETS] if node.kubelet]
 
 
+_Places = tuple[int, frozenset[str]]
+"""How many nodes pods may land on, and the handlers with which each of these nodes gives a user namespace."""
+_NOWHERE: Final[_Places] = (0, frozenset())
+
+
 @dataclass(frozen=True)
 class ClusterView:
     """The cluster, as it was seen last."""
@@ -114,8 +137,8 @@ class ClusterView:
     reached_at: Mapping[Target, datetime] = field(default_factory=dict)
     """When each target last answered the operator."""
     nodes: tuple[NodeView, ...] = ()
-    handlers: Mapping[str, str] = field(default_factory=dict)
-    """Name of each RuntimeClass to its handler."""
+    runtime_classes: Mapping[str, RuntimeClass] = field(default_factory=dict)
+    """By name. Nodes were read for the schedulings of these."""
     api_servers: frozenset[str] = frozenset()
     """Addresses behind the Service of the API server; empty until they are known."""
     image_keys: tuple[ImageKey, ...] = ()
@@ -140,11 +163,6 @@ class ClusterView:
         return frozenset(node.kubelet for node in self.nodes if node.kubelet)
 
     @cached_property
-    def open_nodes(self) -> int:
-        """How many nodes take sandboxes."""
-        return sum(node.open_to_sandboxes for node in self.nodes)
-
-    @cached_property
     def reserved(self) -> tuple[Reserved, ...]:
         """Addresses that no permit opens: of what every proof tries, of API servers and nodes, and the owner's."""
         named = [(target.address, f"addresses of the {target.name}") for target in self.required]
@@ -162,18 +180,32 @@ class ClusterView:
 
     def handler(self, runtime_class_name: str | None) -> str | None:
         """That of a RuntimeClass; empty for the nodes' default runtime, None for a class that is not known."""
-        return self.handlers.get(runtime_class_name) if runtime_class_name else ""
+        known = self.runtime_classes.get(runtime_class_name or "")
+        return known.handler if known else (None if runtime_class_name else "")
+
+    def scheduling(self, runtime_class_name: str | None) -> Scheduling:
+        """What a RuntimeClass adds to its pods for the scheduler; nothing for a class that is not known."""
+        known = self.runtime_classes.get(runtime_class_name or "")
+        return known.scheduling if known else PLAIN
 
     def boot_id(self, node_name: str) -> str:
         """That of a node's kernel; empty if the node is not known."""
         return self.node[node_name].boot_id if node_name in self.node else ""
 
+    def open_nodes(self, runtime_class_name: str | None) -> int:
+        """How many nodes a pod of this class may land on."""
+        return self._places.get(self.scheduling(runtime_class_name), _NOWHERE)[0]
+
     def user_namespace(self, runtime_class_name: str | None) -> bool:
         """True if every node that a pod of this class may land on can give it a user namespace of its own."""
-        return self.handler(runtime_class_name) in self._user_namespace_handlers
+        handlers = self._places.get(self.scheduling(runtime_class_name), _NOWHERE)[1]
+        return self.handler(runtime_class_name) in handlers
 
     @cached_property
-    def _user_namespace_handlers(self) -> frozenset[str]:
-        """Handlers with which every open node gives a user namespace."""
-        given = [node.user_namespace_handlers for node in self.nodes if node.open_to_sandboxes]
-        return frozenset.intersection(*given) if given else frozenset()
+    def _places(self) -> Mapping[Scheduling, _Places]:
+        found: dict[Scheduling, _Places] = {}
+        for node in self.nodes:
+            for one in node.open_to:
+                count, handlers = found.get(one, (0, node.user_namespace_handlers))
+                found[one] = (count + 1, handlers & node.user_namespace_handlers)
+        return found

@@ -67,7 +67,9 @@ def unobtainable(
     if not _requires(policy) or cluster_view.user_namespace(runtime_class_name):
         return None
     runtime = f"the RuntimeClass {runtime_class_name!r}" if runtime_class_name else "the default runtime"
-    return _refused(f"not every node that takes sandboxes gives pods of {runtime} a user namespace")
+    if not cluster_view.open_nodes(runtime_class_name):
+        return _refused(f"no known node takes pods of {runtime}")
+    return _refused(f"not every node that takes pods of {runtime} gives them a user namespace")
 
 
 def insufficient(policy: ExecutionPolicySpec | PolicyProblem | None, layers: Collection[str]) -> Ending | None:

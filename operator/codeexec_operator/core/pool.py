@@ -28,22 +28,29 @@ from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.pod_template import Template, template_of
 from codeexec_operator.core.pool_status import status_of
 from codeexec_operator.core.reuse import give_up, most_uses
+from codeexec_operator.core.starts import STARTS_PER_NODE, Demand
 from codeexec_operator.core.timing import Timing
 from codeexec_operator.manifests.pod import build_pool_pod
 
 
-def can_start(seen: ObservedPool, now: datetime, timing: Timing) -> bool:
-    """True if the pool would start pods now, if it may."""
-    wanted = isinstance(template_of(seen), Template) and seen.pool.spec.replicas > 0
-    return wanted and (seen.problem_at is None or now >= _try_again_at(seen, seen.problem_at, timing))
+def demand_of(seen: ObservedPool, starting: int, others: int, now: datetime, timing: Timing) -> tuple[Demand, int]:
+    """What it wants to start, and how many pods of all pools may be starting on the nodes that take its pods."""
+    template, view, meta = template_of(seen), seen.cluster_view, seen.pool.metadata
+    runtime_class = template.runtime_class_name if isinstance(template, Template) else None
+    wanted = starts_wanted(seen, template, starting, others, now, timing)
+    demand = Demand(meta.uid, meta.namespace, wanted, starting, view.scheduling(runtime_class))
+    return demand, STARTS_PER_NODE * max(1, view.open_nodes(runtime_class))
 
 
-def starts_wanted(seen: ObservedPool, starting: int, others: int, now: datetime, timing: Timing) -> int:
+def starts_wanted(
+    seen: ObservedPool, template: Template | Ending, starting: int, others: int, now: datetime, timing: Timing
+) -> int:
     """How many pods would be starting, if only this pool were there, with so many `others` that don't start."""
-    if not can_start(seen, now, timing):
+    pausing = seen.problem_at is not None and now < _try_again_at(seen, seen.problem_at, timing)
+    if isinstance(template, Ending) or pausing or not seen.pool.spec.replicas:
         return starting
     wanted = seen.pool.spec.replicas + seen.queued - others
-    bound = _starts_at_most(seen, now, timing)
+    bound = _starts_at_most(seen, template, now, timing)
     return max(starting, min(wanted, bound[0]) if bound else wanted)
 
 
@@ -88,7 +95,7 @@ def decide_pool(seen: ObservedPool, now: datetime, timing: Timing) -> Plan:
         if now < create_at:
             wakes.append(create_at)
         else:
-            if bound := _starts_at_most(seen, now, timing):
+            if bound := _starts_at_most(seen, template, now, timing):
                 most, until = bound
                 missing = min(missing, most - sum(not one.ready for one in kept.values()))
                 wakes.append(until)
@@ -226,7 +233,9 @@ def _likely_to_fit(seen: ObservedPool, members: Mapping[str, Member], now: datet
     return 0 if any(not one.ready for one in members.values()) else 1
 
 
-def _starts_at_most(seen: ObservedPool, now: datetime, timing: Timing) -> tuple[int, datetime] | None:
+def _starts_at_most(
+    seen: ObservedPool, template: Template, now: datetime, timing: Timing
+) -> tuple[int, datetime] | None:
     """How many pods may be starting while executions wait, and until when; None: as many as are missing.
 
     Pods that start take the time from each other. So as many start as wait, or one on each node. Where pods are used
@@ -238,7 +247,7 @@ def _starts_at_most(seen: ObservedPool, now: datetime, timing: Timing) -> tuple[
     if not seen.queued or now >= refill_at:
         return None
     if most_uses(seen) == 1:
-        return max(seen.queued, seen.cluster_view.open_nodes), refill_at
+        return max(seen.queued, seen.cluster_view.open_nodes(template.runtime_class_name)), refill_at
     if now >= back_at:
         return seen.queued, refill_at
     in_use = seen.claimed - sum(one.clean for one in seen.kept.values())  # what is clean is for others, who don't wait

@@ -7,7 +7,10 @@ more pods are wanted than may start are the shares of all namespaces compared, a
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
+
+from codeexec_api.scheduling import PLAIN, Scheduling
 
 STARTS_PER_NODE: Final = 6
 """Pods that start at the same time take the time from each other, and from the code that runs. With more of them at the
@@ -44,21 +47,60 @@ class Demand:
     wanted: int
     """How many pods would be starting, if only this pool were there."""
     starting: int
+    scheduling: Scheduling = PLAIN
+    """On which nodes they start."""
+
+
+Share = Callable[[Mapping[str, int], int, int], Mapping[str, int]]
 
 
 class Starts:
     """Shares what the nodes can start between namespaces, and tells pools that wait when they may start more.
+
+    Pods that start on dedicated nodes take nothing from those that start elsewhere.
 
     Args:
         wake: called with the UID of a pool that is to ask again.
         share: compares the namespaces.
     """
 
-    def __init__(
-        self,
-        wake: Callable[[str], None],
-        share: Callable[[Mapping[str, int], int, int], Mapping[str, int]] = fair_shares,
-    ) -> None:
+    def __init__(self, wake: Callable[[str], None], share: Share = fair_shares) -> None:
+        self._make = partial(_Starts, wake, share)
+        self._on: dict[Scheduling, _Starts] = {}
+        self._of: dict[str, _Starts] = {}
+        """By the UID of the pool."""
+
+    def allowance(self, demand: Demand, limit: int, now: float) -> int:
+        """How many pods this pool may start now, besides those that are starting.
+
+        `limit` is for all pods of all namespaces that start on these nodes. `now` is by a clock that is never set.
+        """
+        here = self._on.get(demand.scheduling) or self._on.setdefault(demand.scheduling, self._make())
+        if self._of.get(demand.uid) is not here:
+            self.forget(demand.uid)
+            self._of[demand.uid] = here
+        return here.allowance(demand, limit, now)
+
+    def began(self, uid: str) -> None:
+        """A pod of this pool is starting."""
+        if here := self._of.get(uid):
+            here.began(uid)
+
+    def ended(self, uid: str) -> None:
+        """A pod of this pool isn't starting any more, so another one may."""
+        if here := self._of.get(uid):
+            here.ended(uid)
+
+    def forget(self, uid: str) -> None:
+        """This pool is gone."""
+        if here := self._of.pop(uid, None):
+            here.forget(uid)
+
+
+class _Starts:
+    """Those on the same nodes."""
+
+    def __init__(self, wake: Callable[[str], None], share: Share) -> None:
         self._wake, self._share = wake, share
         self._demands: dict[str, Demand] = {}
         self._wanted: Counter[str] = Counter()
@@ -70,10 +112,6 @@ class Starts:
         """When namespaces were compared, and the share of each."""
 
     def allowance(self, demand: Demand, limit: int, now: float) -> int:
-        """How many pods this pool may start now, besides those that are starting, where `limit` may in all namespaces.
-
-        `now` is by a clock that is never set.
-        """
         self._know(demand)
         allowed = self._share_of(demand.namespace, limit, now) - self._starting[demand.namespace]
         if demand.wanted - demand.starting > max(0, allowed):
@@ -86,11 +124,9 @@ class Starts:
         return allowed
 
     def began(self, uid: str) -> None:
-        """A pod of this pool is starting."""
         self._add(uid, 1)
 
     def ended(self, uid: str) -> None:
-        """A pod of this pool isn't starting any more, so another one may."""
         demand = self._add(uid, -1)
         if self._waiting and demand:
             self._wake_in(demand.namespace if demand.namespace in self._waiting else next(iter(self._waiting)))
@@ -101,7 +137,6 @@ class Starts:
         self._wake(chosen.uid)
 
     def forget(self, uid: str) -> None:
-        """This pool is gone."""
         if demand := self._demands.get(uid):
             self._know(Demand(uid, demand.namespace, 0, 0))
             self._wait_no_more(demand)

@@ -5,18 +5,32 @@ from typing import Any
 import pytest
 from factories import NOW, seconds
 
+from codeexec_api.scheduling import PLAIN, Scheduling
 from codeexec_operator.core.cluster_view import (
     KUBELETS,
     ClusterView,
     NodeView,
+    RuntimeClass,
     kubelet_targets,
     parse_endpoints,
     parse_node,
+    parse_runtime_class,
 )
 from codeexec_operator.core.egress import Target
 
 RUNC = {"name": "", "features": {"userNamespaces": True}}
 RUNSC = {"name": "runsc", "features": {"userNamespaces": False}}
+
+
+BOXES = {
+    "metadata": {"name": "boxes"},
+    "handler": "",
+    "scheduling": {
+        "nodeSelector": {"pool": "sandboxes"},
+        "tolerations": [{"key": "sandboxes", "operator": "Exists", "effect": "NoSchedule"}],
+    },
+}
+"""A RuntimeClass of dedicated nodes, as docs/install.md has it."""
 
 
 def a_node(name: str = "node-1", **changes: Any) -> dict[str, Any]:
@@ -26,16 +40,26 @@ def a_node(name: str = "node-1", **changes: Any) -> dict[str, Any]:
         "nodeInfo": {"operatingSystem": "linux", "kubeletVersion": "v1.34.4"},
         "runtimeHandlers": [RUNC, RUNSC],
     }
-    return {"metadata": {"name": name}, "spec": changes.pop("spec", {}), "status": status | changes}
+    metadata = {"name": name, "labels": changes.pop("labels", {})}
+    return {"metadata": metadata, "spec": changes.pop("spec", {}), "status": status | changes}
+
+
+def boxes(count: int, **changes: Any) -> list[dict[str, Any]]:
+    """Dedicated nodes."""
+    taint = {"key": "sandboxes", "value": "only", "effect": "NoSchedule"}
+    made = {"labels": {"pool": "sandboxes"}, "spec": {"taints": [taint]}, **changes}
+    return [a_node(f"box-{number}", **made) for number in range(count)]
 
 
 def cluster_view(*nodes: dict[str, Any]) -> ClusterView:
-    return ClusterView(nodes=tuple(map(parse_node, nodes)), handlers={"gvisor": "runsc", "crun": ""})
+    classes = {"gvisor": RuntimeClass("runsc"), "crun": RuntimeClass(""), "boxes": parse_runtime_class(BOXES)}
+    schedulings = {PLAIN, *(one.scheduling for one in classes.values())}
+    return ClusterView(nodes=tuple(parse_node(one, schedulings) for one in nodes), runtime_classes=classes)
 
 
 def test_a_node_is_parsed() -> None:
     assert parse_node(a_node()) == NodeView(
-        "node-1", "172.18.0.2", 10250, True, frozenset({""}), frozenset({"172.18.0.2"})
+        "node-1", "172.18.0.2", 10250, frozenset({PLAIN}), frozenset({""}), frozenset({"172.18.0.2"})
     )
 
 
@@ -124,6 +148,39 @@ def test_nodes_that_get_no_sandboxes_have_no_say(changes: Any) -> None:
     other = a_node("other", runtimeHandlers=[], **changes)
     assert cluster_view(a_node(), other).user_namespace(None)
     assert not cluster_view(other).user_namespace(None)
+
+
+CONTROL_PLANE = a_node(
+    "cp", spec={"taints": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]}
+)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dedicated", "without_a_class"),
+    [
+        ([CONTROL_PLANE, *boxes(20)], (20, True), (0, False)),
+        ([a_node(runtimeHandlers=[]), *boxes(20)], (20, True), (1, False)),
+        ([a_node(), *boxes(20, runtimeHandlers=[])], (20, False), (1, True)),
+    ],
+    ids=["all workers are dedicated", "the other node lacks it", "dedicated nodes lack it"],
+)
+def test_the_nodes_of_a_runtime_class_count_for_its_pods(nodes: Any, dedicated: Any, without_a_class: Any) -> None:
+    view = cluster_view(*nodes)
+    assert (view.open_nodes("boxes"), view.user_namespace("boxes")) == dedicated
+    assert (view.open_nodes(None), view.user_namespace(None)) == without_a_class
+
+
+def test_pods_of_a_class_that_is_not_known_get_no_user_namespace_and_start_as_those_without_a_class() -> None:
+    view = cluster_view(a_node(), *boxes(2))
+    assert (view.user_namespace("unknown"), view.open_nodes("unknown")) == (False, 1)
+    assert view.scheduling("unknown") == view.scheduling(None) == view.scheduling("gvisor") == PLAIN
+    assert view.scheduling("boxes") == Scheduling.of(BOXES)
+
+
+def test_nodes_of_one_kind_share_what_is_kept_of_them() -> None:
+    one, other = (parse_node(node, [PLAIN, Scheduling.of(BOXES)]) for node in boxes(2))
+    assert one.open_to is other.open_to
+    assert one.user_namespace_handlers is other.user_namespace_handlers
 
 
 def test_targets_are_those_that_answered_lately() -> None:

@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import pytest
 from factories import a_pod
 from kubernetes.aio.client.exceptions import ApiException
 
+from codeexec_api.scheduling import PLAIN, Scheduling
 from codeexec_operator.adapters import egress_prober
-from codeexec_operator.core.cluster_view import NodeView
+from codeexec_operator.core.cluster_view import NodeView, RuntimeClass
 from codeexec_operator.core.egress import FRESH, Target
 
 SERVICE = ("codeexec-system", "codeexec-canary")
@@ -21,6 +22,7 @@ class Played:
 
     def __init__(self) -> None:
         self.names = ["node-1"]
+        self.classes: dict[str, RuntimeClass] = {}
         self.kubelets: dict[str, tuple[str, int]] = {}
         self.answers = 200
         """To a list of nodes."""
@@ -28,17 +30,17 @@ class Played:
     async def get_service_targets(self, namespace: str, name: str) -> list[tuple[str, int]]:
         return [("127.0.0.1", 1)] if (namespace, name) == SERVICE else []
 
-    async def list_nodes(self) -> list[NodeView]:
+    async def list_nodes(self, schedulings: Collection[Scheduling]) -> list[NodeView]:
         if self.answers != 200:
             raise ApiException(status=self.answers)
         at = {name: self.kubelets.get(name, ("", 0)) for name in self.names}
-        return [NodeView(name, *at[name], True, frozenset()) for name in self.names]
+        return [NodeView(name, *at[name], frozenset(schedulings), frozenset()) for name in self.names]
 
     async def list_api_servers(self) -> frozenset[str]:
         return frozenset()
 
-    async def list_runtime_handlers(self) -> dict[str, str]:
-        return {}
+    async def list_runtime_classes(self) -> dict[str, RuntimeClass]:
+        return dict(self.classes)
 
 
 @pytest.fixture
@@ -74,6 +76,16 @@ async def test_a_node_that_has_joined_is_looked_at_when_a_pod_is_there(make: Any
     assert await known() == {"node-1"}
     ours.view_from(a_pod(node_name="node-2"))
     assert await known() == {"node-1", "node-2"}
+
+
+async def test_a_runtime_class_that_changes_has_its_own_nodes_from_the_next_look_on(make: Any) -> None:
+    ours, cluster = await make()
+    for scheduling in (Scheduling((("pool", "a"),)), Scheduling((("pool", "b"),))):
+        cluster.classes = {"boxes": RuntimeClass("runc", scheduling), "gvisor": RuntimeClass("runsc")}
+        ours._looks_until_nodes = 0
+        await ours.look()
+        assert ours.view.runtime_classes == cluster.classes
+        assert ours.view.nodes[0].open_to == {PLAIN, scheduling}
 
 
 async def test_the_canary_is_tried_at_the_address_of_its_service(make: Any) -> None:

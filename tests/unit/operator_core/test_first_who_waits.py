@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from factories import CLUSTER_VIEW, NOW, a_policy, a_sandbox, seconds
+from factories import CLUSTER_VIEW, NOW, OPEN, a_policy, a_sandbox, seconds
 from plans import proof_of
 
 from codeexec_api import Limits, SandboxPool
@@ -29,7 +29,7 @@ REPLICAS, STEP = 4, 0.1
 
 def nodes(count: int) -> ClusterView:
     """A cluster with so many nodes that take sandboxes."""
-    made = [NodeView(f"node-{number}", "", 10250, True, frozenset({""})) for number in range(count)]
+    made = [NodeView(f"node-{number}", "", 10250, OPEN, frozenset({""})) for number in range(count)]
     return replace(CLUSTER_VIEW, nodes=tuple(made))
 
 
@@ -82,10 +82,10 @@ class Played:
         made = [one.name for one in plan.actions if isinstance(one, CreateMember)]
         starting = sum(not one.ready for one in self.members.values())
         others = len(self.members) - starting
-        wanted = starts_wanted(self.seen, starting, others, NOW + seconds(self.at), TIMING)
+        template = template_of(seen)
+        wanted = starts_wanted(self.seen, template, starting, others, NOW + seconds(self.at), TIMING)
         assert len(made) <= wanted - starting, "what is made was asked for"
         assert due or not made, "the pool would look at this moment"
-        template = template_of(seen)
         assert isinstance(template, Template)
         for name in made:
             self.members[name] = Member(NOW + seconds(self.at), template.digest, Sandbox(requested=True))

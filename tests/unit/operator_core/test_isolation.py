@@ -8,6 +8,7 @@ from factories import (
     BOOT_ID,
     CLUSTER_VIEW,
     NOW,
+    OPEN,
     PAYLOAD,
     SESSION_REF,
     a_pod,
@@ -24,8 +25,9 @@ from hypothesis import strategies as st
 from plans import outcome
 
 from codeexec_api import Boundary, CodeExecution, ExecutionPolicySpec, Phase, Reason, SandboxPool, SessionPhase
+from codeexec_api.scheduling import Scheduling
 from codeexec_operator.core.actions import AdmitMember, CreateMember, CreatePod, DropMember, Plan, StartCode
-from codeexec_operator.core.cluster_view import ClusterView, NodeView
+from codeexec_operator.core.cluster_view import ClusterView, NodeView, RuntimeClass
 from codeexec_operator.core.isolation import awaits_node, look_at, promised, unobtainable
 from codeexec_operator.core.observed import Observed, ObservedSession
 from codeexec_operator.core.observed_pod import PodView, Sandbox
@@ -42,16 +44,16 @@ TIMING = Timing()
 GVISOR, KATA = a_pod(runtime_class_name="gvisor"), a_pod(runtime_class_name="vm")
 OWN_USERS = a_pod(user_namespace=True)
 DEMANDING = a_policy(requireUserNamespaces=True)
-HANDLERS = {"gvisor": "runsc", "vm": "kata-qemu", "fast": "crun"}
+CLASSES = {"gvisor": RuntimeClass("runsc"), "vm": RuntimeClass("kata-qemu"), "fast": RuntimeClass("crun")}
 
 
 def a_node(name: str = "node-1", *, boot_id: str = NODE_BOOT_ID, user_namespaces: bool = True) -> NodeView:
     handlers = frozenset({""} if user_namespaces else ())
-    return NodeView(name, "172.18.0.2", 10250, True, handlers, boot_id=boot_id)
+    return NodeView(name, "172.18.0.2", 10250, OPEN, handlers, boot_id=boot_id)
 
 
 def around(*nodes: NodeView) -> ClusterView:
-    return replace(CLUSTER_VIEW, nodes=nodes or (a_node(),), handlers=HANDLERS)
+    return replace(CLUSTER_VIEW, nodes=nodes or (a_node(),), runtime_classes=CLASSES)
 
 
 def a_report(boot_id: str = NODE_BOOT_ID, *, user_namespace: bool = False) -> Readiness:
@@ -113,7 +115,7 @@ def test_a_kernel_that_is_promised_and_not_shown_is_no_boundary(pod: PodView, bo
 
 
 @given(
-    st.sampled_from([None, *HANDLERS, "unknown"]),
+    st.sampled_from([None, *CLASSES, "unknown"]),
     st.sampled_from([NODE_BOOT_ID, BOOT_ID, ""]),
     st.booleans(),
     st.booleans(),
@@ -123,7 +125,7 @@ def test_nothing_is_recorded_without_evidence(
     name: str | None, boot_id: str, asked: bool, shown: bool, nodes: tuple[NodeView, ...]
 ) -> None:
     pod = a_pod(runtime_class_name=name, user_namespace=asked)
-    cluster_view = replace(CLUSTER_VIEW, nodes=nodes, handlers=HANDLERS)
+    cluster_view = replace(CLUSTER_VIEW, nodes=nodes, runtime_classes=CLASSES)
     found = look_at(pod, a_report(boot_id, user_namespace=shown), cluster_view)
     if found.boundary in (Boundary.VM, Boundary.GVISOR):
         assert boot_id == BOOT_ID
@@ -206,7 +208,7 @@ def test_no_pod_is_made_where_a_node_has_no_user_namespaces() -> None:
     assert not any(isinstance(one, CreatePod) for one in result.actions)
     assert result.status
     message = getattr(result.status, "message")  # noqa: B009
-    assert "not every node that takes sandboxes gives pods of the default runtime a user namespace" in message
+    assert "not every node that takes pods of the default runtime gives them a user namespace" in message
     for control in (asked(an_execution(), DEMANDING), asked(an_execution(), a_policy(), *mixed)):
         assert any(isinstance(one, CreatePod) for one in plan(control).actions)
 
@@ -214,8 +216,15 @@ def test_no_pod_is_made_where_a_node_has_no_user_namespaces() -> None:
 def test_the_refusal_names_the_runtime_class_that_has_no_user_namespaces() -> None:
     ending = unobtainable(DEMANDING, around(), "gvisor")
     assert ending
-    assert "gives pods of the RuntimeClass 'gvisor' a user namespace. Nothing was run" in ending.message
+    assert "takes pods of the RuntimeClass 'gvisor' gives them a user namespace. Nothing was run" in ending.message
     assert "requireUserNamespaces: true" in ending.message
+
+
+def test_the_refusal_says_that_no_node_takes_pods_of_the_class() -> None:
+    dedicated = RuntimeClass("runc", Scheduling((("pool", "sandboxes"),)))
+    ending = unobtainable(DEMANDING, replace(around(), runtime_classes={"boxes": dedicated}), "boxes")
+    assert ending
+    assert "no known node takes pods of the RuntimeClass 'boxes'. Nothing was run" in ending.message
 
 
 def test_a_session_is_held_to_it_when_it_is_asked_for_and_when_its_pod_has_reported() -> None:

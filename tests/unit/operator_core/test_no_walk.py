@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import IMAGE, NOW, a_policy, a_sandbox, a_session, an_execution, seconds
+from factories import IMAGE, NOW, OPEN, a_policy, a_sandbox, a_session, an_execution, seconds
 from plans import proof_of
 from played_context import a_context
 from work_done import WorkDone
@@ -131,7 +131,7 @@ async def test_a_pod_of_one_pool_costs_the_same_however_many_pools_there_are(
 ) -> None:
     monkeypatch.setattr(pools, "_LONGEST_REST_SECONDS", 0)
     monkeypatch.setattr("codeexec_operator.core.starts.SHARED_SECONDS", 1000)  # by the clock, not for an event
-    monkeypatch.setattr(pools, "STARTS_PER_NODE", 4 if congested else 1_000_000)
+    monkeypatch.setattr("codeexec_operator.core.pool.STARTS_PER_NODE", 4 if congested else 1_000_000)
 
     async def measure(others: int) -> int:
         stage = Stage()
@@ -331,7 +331,7 @@ async def test_who_has_waited_longest_gets_the_pod_of_its_tenant_though_another_
 
 async def test_what_is_known_of_a_node_is_found_at_the_same_cost_however_many_nodes_there_are() -> None:
     async def measure(others: int) -> int:
-        nodes = tuple(NodeView(f"node-{number}", "", 0, True, frozenset({""})) for number in range(others + 1))
+        nodes = tuple(NodeView(f"node-{number}", "", 0, OPEN, frozenset({""})) for number in range(others + 1))
         service: Any = ("codeexec", "canary")
         prober = EgressProber(SimpleNamespace(), canary_service=service, canary_port=1, never_permit=())  # type: ignore[arg-type]
         prober.view = ClusterView(nodes=nodes)

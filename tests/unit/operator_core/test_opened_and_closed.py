@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, TARGET, a_pod, a_policy, a_raw_block, a_secret, an_execution
+from factories import CLUSTER_VIEW, OPEN, TARGET, a_pod, a_policy, a_raw_block, a_secret, an_execution
 from played_cluster import POD_REFUSED, REFUSED, PlayedCluster
 from played_context import a_context, a_register
 from polling import until
@@ -23,7 +23,7 @@ from codeexec_operator.core.payload import Payload
 from codeexec_operator.core.timing import Timing
 
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
-NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2"}))
+NODE = NodeView("node-1", "172.18.0.2", 10250, OPEN, frozenset(), frozenset({"172.18.0.2"}))
 SEEN = replace(CLUSTER_VIEW, required=(TARGET,), nodes=(NODE,), api_servers=frozenset({"172.18.0.2"}))
 
 

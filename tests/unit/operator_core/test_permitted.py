@@ -9,6 +9,7 @@ from factories import (
     AGENT,
     CLUSTER_VIEW,
     NOW,
+    OPEN,
     PAYLOAD,
     SESSION_REF,
     TARGET,
@@ -43,7 +44,7 @@ TIMING = Timing()
 FETCH = 1234
 PERMIT = {"cidr": "10.1.2.3/32", "port": 443}
 WIDE = {"cidr": "0.0.0.0/0", "port": 443}
-NODE = NodeView("node-1", "172.18.0.2", 10250, True, frozenset(), frozenset({"172.18.0.2", "203.0.113.7"}))
+NODE = NodeView("node-1", "172.18.0.2", 10250, OPEN, frozenset(), frozenset({"172.18.0.2", "203.0.113.7"}))
 AROUND = replace(
     CLUSTER_VIEW,
     required=(TARGET,),

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from plans import proof_of
 
 from codeexec_api import Event, Limits, PodLimits, Reason, SandboxPool, Verdict
+from codeexec_api.scheduling import PLAIN, Scheduling
 from codeexec_operator.core.actions import (
     AdmitMember,
     AttachMember,
@@ -30,6 +31,7 @@ from codeexec_operator.core.actions import (
     Plan,
     ReadPool,
 )
+from codeexec_operator.core.cluster_view import ClusterView, NodeView, RuntimeClass
 from codeexec_operator.core.delay import FREE_ROOM
 from codeexec_operator.core.observed import PolicyProblem
 from codeexec_operator.core.observed_pod import Fault, PodLink, RunnerView, Sandbox
@@ -37,8 +39,9 @@ from codeexec_operator.core.observed_pool import MAX_RUN_SECONDS, Member, Observ
 from codeexec_operator.core.outcome import Ending
 from codeexec_operator.core.placement import is_for_use, serves
 from codeexec_operator.core.pod_template import Template, template_label, template_of
-from codeexec_operator.core.pool import can_start, decide_pool, starts_wanted
+from codeexec_operator.core.pool import decide_pool, demand_of, starts_wanted
 from codeexec_operator.core.pool_status import Unhurried, trouble_of
+from codeexec_operator.core.starts import STARTS_PER_NODE
 from codeexec_operator.core.timing import Timing
 
 TIMING = Timing(
@@ -303,13 +306,16 @@ class TestForUse:
 
 class TestStarts:
     def test_a_pool_that_may_not_start_anything_wants_nothing(self) -> None:
-        assert can_start(seen(spec={"replicas": 1}), NOW, TIMING)
-        assert not can_start(seen(spec={"replicas": 0}), NOW, TIMING)
-        assert not can_start(seen(policy=PolicyProblem("wrong")), NOW, TIMING)
-        assert not can_start(seen(policy=None), NOW, TIMING)
+        def wanted(pool: ObservedPool, after: float = 0) -> int:
+            return starts_wanted(pool, template_of(pool), 0, 0, NOW + seconds(after), TIMING)
+
+        assert wanted(seen(spec={"replicas": 1})) == 1
+        assert wanted(seen(spec={"replicas": 0}, queued=1)) == 0
+        assert wanted(seen(policy=PolicyProblem("wrong"))) == 0
+        assert wanted(seen(policy=None)) == 0
         fault = Ending(Event.FAULT, Reason.IMAGE_PULL_FAILED, "no such image")
-        assert not can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW, TIMING)
-        assert can_start(seen(problem=fault, problem_at=NOW, problems=1), NOW + seconds(1), TIMING)
+        broken = seen(spec={"replicas": 1}, problem=fault, problem_at=NOW, problems=1)
+        assert (wanted(broken), wanted(broken, after=1)) == (0, 1)
 
     @pytest.mark.parametrize(
         ("replicas", "queued", "starting", "others", "wanted"),
@@ -319,7 +325,21 @@ class TestStarts:
         self, replicas: int, queued: int, starting: int, others: int, wanted: int
     ) -> None:
         pool = seen(spec={"replicas": replicas}, queued=queued)
-        assert starts_wanted(pool, starting, others, NOW, TIMING) == wanted
+        assert starts_wanted(pool, template_of(pool), starting, others, NOW, TIMING) == wanted
+
+    def test_while_executions_wait_one_starts_on_each_node_that_takes_pods_of_the_class(self) -> None:
+        dedicated = Scheduling((("pool", "sandboxes"),))
+        nodes = [NodeView(str(number), "", 0, frozenset({dedicated}), frozenset()) for number in range(3)]
+        view = ClusterView(nodes=tuple(nodes), runtime_classes={"boxes": RuntimeClass("runc", dedicated)})
+
+        def asked(policy: Any) -> tuple[int, Scheduling, int]:
+            pool = seen(spec={"replicas": 9}, queued=1, policy=policy, cluster_view=view)
+            demand, limit = demand_of(pool, 0, 0, NOW, TIMING)
+            return demand.wanted, demand.scheduling, limit
+
+        assert asked(a_policy(runtimeClassName="boxes")) == (3, dedicated, 3 * STARTS_PER_NODE)
+        assert asked(a_policy()) == (1, PLAIN, STARTS_PER_NODE), "control: no node takes pods without the class"
+        assert asked(PolicyProblem("wrong")) == (0, PLAIN, STARTS_PER_NODE)
 
 
 class TestStatus:

@@ -33,7 +33,7 @@ from codeexec_operator.core.actions import (
     ReadPolicy,
 )
 from codeexec_operator.core.client_lease import observe
-from codeexec_operator.core.cluster_view import ClusterView
+from codeexec_operator.core.cluster_view import ClusterView, RuntimeClass
 from codeexec_operator.core.egress import parse_targets
 from codeexec_operator.core.observed import ObservedSession, PolicyProblem
 from codeexec_operator.core.observed_pod import Fault, PodLink, RunnerView, Sandbox
@@ -230,7 +230,7 @@ class TestStarting:
     def test_gives_up_in_time_though_the_runner_has_reported_if_nothing_is_known_of_its_node(self) -> None:
         waits = starting(
             a_sandbox(pod=a_pod(runtime_class_name="gvisor")),
-            cluster_view=replace(CLUSTER_VIEW, handlers={"gvisor": "runsc"}),
+            cluster_view=replace(CLUSTER_VIEW, runtime_classes={"gvisor": RuntimeClass("runsc")}),
         )
         assert plan(waits, 1.4).status is None
         assert outcome(plan(waits, 59)) == (SessionPhase.STARTING, "PodStarting")

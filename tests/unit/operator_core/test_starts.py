@@ -1,10 +1,12 @@
 """How many pods of each pool may be starting: fair between namespaces, at a cost that doesn't grow with the pools."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codeexec_api.scheduling import PLAIN, Scheduling
 from codeexec_operator.core.starts import SHARED_SECONDS, TURN_SECONDS, Demand, Starts, fair_shares
 
 
@@ -68,6 +70,21 @@ class TestStarts:
         assert starts.allowance(a_demand("a", 100, 0, pool="second"), 8, 0) == 3
         starts.began("second")
         assert starts.allowance(a_demand("a", 100, 5, pool="first"), 8, 0) == 2
+
+    def test_pods_on_other_nodes_take_nothing_from_each_other(self) -> None:
+        starts, woken = Starts(lambda uid: woken.append(uid)), []
+        dedicated = Scheduling((("pool", "sandboxes"),))
+        here, there = a_demand("a", 100, 8), replace(a_demand("b", 100), scheduling=dedicated)
+        assert starts.allowance(here, 8, 0) == 0
+        assert starts.allowance(there, 6, 0) == 6
+        starts.began("b")
+        assert starts.allowance(replace(there, starting=6), 6, 0) == 0
+        starts.ended("b")
+        assert woken == ["b"], "no pod on the nodes of the other has ended"
+        assert starts.allowance(replace(there, scheduling=PLAIN), 8, 0) == 4, "its policy names another class"
+        assert starts.allowance(here, 8, SHARED_SECONDS) == -4
+        starts.forget("b")
+        assert starts.allowance(here, 8, 2 * SHARED_SECONDS) == 0
 
     def test_who_comes_later_gets_its_even_share_at_once(self) -> None:
         starts = Starts(nobody)
