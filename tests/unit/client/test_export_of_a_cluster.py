@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from codeexec_api.audit_export import records_in
 from executor_client.cli import main
+from executor_client.cli.export import Export
 
 VERSION = 9
 """Of all lists."""
@@ -125,3 +126,32 @@ def test_a_record_without_a_phase_is_not_finished(api, kubeconfig, kept) -> None
     api.add("red", "ended", {"phase": "Succeeded"})
     done = export(kubeconfig, kept, "red")
     assert (done.exit_code, exported(kept)) == (0, {"red": ["ended"]}), done.output
+
+
+def test_a_namespace_that_can_not_be_exported_keeps_no_other_from_its_export(api, kubeconfig, kept) -> None:
+    api.executions["gone"] = 403
+    for namespace in ("blue", "red", "strange"):
+        api.add(namespace, "ended", {"phase": "Succeeded"})
+    (kept / "strange").mkdir()
+    (kept / "strange" / "9999999999.jsonl").write_text("of somebody else")
+    done = export(kubeconfig, kept, "gone", "blue", "strange", "red")
+    assert done.exit_code == 1
+    assert exported(kept) == {"blue": ["ended"], "red": ["ended"], "strange": []}
+    assert set(api.confirmed) == {"blue", "red"}
+    told = dict(line.split(": ", 1) for line in done.stderr.splitlines())
+    assert list(told) == ["gone", "blue", "strange", "red", "Error"]
+    assert "403 not this one" in told["gone"]
+    assert "no file can follow 9999999999.jsonl" in told["strange"]
+    assert told["blue"].startswith("1 record and 0 audit lines in 1 new file")
+    assert told["Error"] == "2 of 4 namespaces could not be exported: gone, strange"
+
+
+def test_an_unexpected_error_ends_the_export(api, kubeconfig, kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    api.add("blue", "ended", {"phase": "Succeeded"})
+    monkeypatch.setattr(Export, "add", broken)
+    done = export(kubeconfig, kept, "blue", "red")
+    assert isinstance(done.exception, ZeroDivisionError)
+    assert done.stderr == ""
