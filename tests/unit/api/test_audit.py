@@ -389,7 +389,17 @@ def test_an_operator_that_is_made_up_amid_the_time_of_another_is_found() -> None
 
 
 @pytest.mark.parametrize(
-    "time", ["", "yesterday", "2026-11-21T12:00:00", "2026-11-21T12:00:00Z", "2026-11-21T13:00:00.000000+01:00"]
+    "time",
+    [
+        "",
+        "yesterday",
+        "2026-11-21T12:00:00",
+        "2026-11-21T12:00:00Z",
+        "2026-11-21T13:00:00.000000+01:00",
+        "0001-01-01T00:00:00.000000",
+        "0001-01-01T00:00:00.000000+14:00",
+        "9999-12-31T23:59:59.999999-14:00",
+    ],
 )
 def test_a_time_that_no_operator_writes_is_found(time: str) -> None:
     world = a_world()
@@ -553,6 +563,14 @@ def test_a_name_that_a_block_was_given_later_is_found(old: bool, found: set[Find
 # --- what was done to a record ---
 
 
+OUT_OF_RANGE = {
+    "0001-01-01T00:00:00+14:00": "0001-01-01T00:00:00.000000+14:00",
+    "9999-12-31T23:59:59-14:00": "9999-12-31T23:59:59.000000-14:00",
+    "0001-01-01T00:00:00": "0001-01-01T00:00:00.000000",
+}
+"""Times that have no equivalent in UTC, and how findings show them."""
+
+
 def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True) -> Verification:
     world = a_world()
     stored = world.stored()
@@ -586,6 +604,23 @@ def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True)
             lambda one: one["status"]["audit"].update(time="2027-01-01T00:00:00Z"),
             FindingKind.RECORD_UNANCHORED,
             "with another hash",
+        ),
+        *(
+            (lambda one, time=time: one["status"].update(startedAt=time), FindingKind.RECORD_CHANGED, f'"{shown}"')
+            for time, shown in OUT_OF_RANGE.items()
+        ),
+        *(
+            (
+                lambda one, time=time: one["status"]["audit"].update(time=time),
+                FindingKind.RECORD_UNANCHORED,
+                "with another hash or time",
+            )
+            for time in OUT_OF_RANGE
+        ),
+        (
+            lambda one: one["status"]["audit"].update(sequence=10**6, time="9999-12-31T23:59:59-14:00"),
+            FindingKind.RECORD_UNANCHORED,
+            "says that it became",
         ),
         (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.RECORD_UNANCHORED, "says that it became"),
         (
