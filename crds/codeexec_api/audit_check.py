@@ -76,7 +76,8 @@ def audit_line(text: str) -> Mapping[str, Any] | None:
     What stands before the first brace is left out: `kubectl logs --timestamps` and container runtimes put times there.
 
     Raises:
-        ValueError: it is one, but not in a form that has one meaning: a member comes twice, or there is a fraction.
+        ValueError: it is one, but in no form that has one meaning: a member comes twice, there is a fraction, or it is
+            nested too deeply.
     """
     try:
         outer = json.loads(text[text.find("{") :], object_pairs_hook=_Pairs, parse_float=_Fraction)
@@ -85,7 +86,10 @@ def audit_line(text: str) -> Mapping[str, Any] | None:
     audit = dict(outer).get(MEMBER) if isinstance(outer, _Pairs) else None
     if not isinstance(audit, _Pairs) or not {"chain", "sequence"} <= dict(audit).keys():
         return None
-    body: Mapping[str, Any] = _plain(audit)
+    try:
+        body: Mapping[str, Any] = _plain(audit)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     return body
 
 
@@ -196,7 +200,7 @@ def _read(line: LogLine, found: Found) -> ReadLine | None:
         if digest(body) != body["hash"]:
             told = f"line {body['sequence']} of chain {body['chain']}{_about(body)}"
             found.say(FindingKind.CHANGED, line.where, f"{told} was changed: its hash does not match its content")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         found.say(FindingKind.UNREADABLE, line.where, f"an ambiguous audit line: {error}")
         return None
     return ReadLine(line.log, line.where, body)

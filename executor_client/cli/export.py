@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import click
 
 from codeexec_api import Phase, SessionPhase
-from codeexec_api.audit import MEMBER, in_utc
+from codeexec_api.audit import MEMBER, canonical, in_utc
 from codeexec_api.audit_check import audit_line
 from codeexec_api.audit_export import (
     MOST_FILES,
@@ -262,18 +262,21 @@ class Export:
         self._records, self._size = [], 0
 
     def _new(self, lines: Iterable[LogLine]) -> tuple[Mapping[str, int], list[str]]:
-        """The audit lines of this namespace that were not written yet, and the last one of each chain."""
+        """The audit lines of this namespace that were not written yet, in order, and the last one of each chain.
+
+        Logs may come in any order and overlap. Two different lines at one position stay: `verify` reports them.
+        """
         known, heads = self._next.lines, dict[str, int]()
-        new: dict[tuple[str, int], str] = {}
+        new: set[tuple[str, int, str]] = set()
         for line in lines:
             try:
                 body = audit_line(line.text)
                 if body is None or body["namespace"] != self._next.namespace:
                     continue
-                chain, number = str(body["chain"]), int(body["sequence"])
+                chain, number, text = str(body["chain"]), int(body["sequence"]), canonical({MEMBER: body}).decode()
             except (ValueError, KeyError, TypeError):
                 continue  # `verify` says what is wrong with it
             heads[chain] = max(heads.get(chain, known.get(chain, 0)), number)
             if number > known.get(chain, 0):
-                new[chain, number] = json.dumps({MEMBER: body}, ensure_ascii=False, separators=(",", ":"))
-        return heads or known, list(new.values())
+                new.add((chain, number, text))
+        return heads or known, [text for _, _, text in sorted(new)]

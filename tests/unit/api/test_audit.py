@@ -1,5 +1,6 @@
 """Audit lines: what they hold, and that no log and no record can be changed without it being found."""
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable, Sequence
@@ -413,6 +414,16 @@ def test_a_member_that_comes_twice_is_found() -> None:
     world = a_world()
     world.logs["log-1"][2] = world.logs["log-1"][2].replace('"phase": "', '"phase": "Denied", "phase": "')
     assert FindingKind.UNREADABLE in kinds(world.check())
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 1000, 5000, 100_000])
+def test_a_line_that_is_nested_deeply_is_a_finding_or_a_line_of_somebody_else(depth: int) -> None:
+    world = a_world()
+    deep = f'{{"audit": {{"chain": "a", "sequence": 1, "x": {"[" * depth}{"]" * depth}}}}}'
+    with contextlib.suppress(ValueError):
+        audit_line(deep)
+    world.logs["log-1"].append(deep)
+    assert kinds(world.check()) <= {FindingKind.UNREADABLE}
 
 
 def test_a_chain_that_was_cut_off_and_deleted_records_are_found_by_what_the_next_process_saw() -> None:

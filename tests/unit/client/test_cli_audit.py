@@ -90,6 +90,14 @@ def test_show_a_session_and_as_json(codeexec, fake, log) -> None:
     assert [one["said"] for one in done["lines"]][-1] == "Ready to Ended (EndRequested)"
 
 
+def test_show_leaves_out_a_line_that_is_nested_deeply(codeexec, fake, log) -> None:
+    name = fake.executions[0].metadata.name
+    before = codeexec("show", name, "--log", str(log)).stdout
+    with log.open("a") as file:
+        file.write(f'{{"audit": {{"chain": "a", "sequence": 1, "x": {"[" * 900}{"]" * 900}}}}}\n')
+    assert codeexec("show", name, "--log", str(log)).stdout == before
+
+
 def test_show_nothing_of_that_name(codeexec) -> None:
     done = codeexec("show", "nobody")
     assert done.exit_code == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_world import World, a_world, kinds, named
+from audit_world import World, a_world, kinds, named, recomputed
 from click import ClickException
 from click.testing import CliRunner
 from hypothesis import given
@@ -339,6 +339,35 @@ def test_the_chain_holds_over_the_exported_lines(parts: tuple[int, ...]) -> None
     world = only_executions()
     found = check(world, exported(world, *parts))
     assert (found.findings, found.notes, found.records, found.lines) == ((), (), 3, 7)
+
+
+def test_log_files_may_come_in_any_order_and_overlap() -> None:
+    world = a_world()
+    lines = [line for line in world.lines() if line.log == "log-1"]
+    files = Files()
+    run(files, Cluster(), [*lines[8:], *lines[:8], *lines[:10]])
+    found = verify([], None, now=world.now, export=files.files)
+    assert (found.findings, found.lines) == ((), sum(NAMESPACE in one.text for one in lines))
+
+
+def test_two_different_lines_at_one_position_are_both_exported() -> None:
+    world = only_executions()
+    texts, _ = recomputed([line.text for line in world.lines()], lambda body: body.update(operator="9.9.9"))
+    files = Files()
+    run(files, Cluster(), [*world.lines(), *read_log("another", texts)])
+    assert FindingKind.CONFLICTING in kinds(verify([], None, now=world.now, export=files.files))
+
+
+DEEP = "[" * 900 + "]" * 900
+
+
+@pytest.mark.parametrize("value", [DEEP, '"\\ud800"', "1.5"], ids=["nested deeply", "half of a pair", "a fraction"])
+def test_a_line_that_has_no_canonical_form_is_left_out(value: str) -> None:
+    world, files = only_executions(), Files()
+    strange = f'{{"audit":{{"chain":"{CHAIN}","sequence":1,"namespace":"{NAMESPACE}","x":{value}}}}}'
+    run(files, Cluster(), [*world.lines(), LogLine("log", 9, strange)])
+    found = verify([], None, now=world.now, export=files.files)
+    assert (found.findings, found.lines) == ((), 7)
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x1e"])
