@@ -22,6 +22,8 @@ from codeexec_api.checkpoints import Checkpoint, Head, Witness, compare, read_ch
 
 _HEX: Final = {"chain": re.compile(r"[0-9a-f]{32}"), "previous": re.compile(r"[0-9a-f]{64}")}
 _HEX["hash"] = _HEX["previous"]
+_NAMESPACE: Final = re.compile(r"\S+")
+"""What a line of a checkpoint can hold."""
 _SHOWN: Final = 80
 """Characters of a value that a finding quotes."""
 
@@ -223,6 +225,8 @@ def _malformed(body: Mapping[str, Any]) -> str:
     for name in ("time", "operator", "namespace", "event"):
         if not isinstance(body.get(name), str):
             return f"audit.{name} is not a string"
+    if not _NAMESPACE.fullmatch(body["namespace"]):
+        return f"audit.namespace is {body['namespace'][:_SHOWN]!r}, which is empty or has a blank"
     if not is_in_utc(body["time"]):
         return f"audit.time is {body['time'][:_SHOWN]!r}, which is no time in UTC with microseconds"
     record = body.get("record", {})

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -32,6 +33,7 @@ from codeexec_api.audit import (
     canonical,
     digest,
     facts_of,
+    in_utc,
     log_entry,
     of_a_deletion,
     of_a_write,
@@ -40,6 +42,7 @@ from codeexec_api.audit import (
 )
 from codeexec_api.audit_check import Verification, audit_line, read_log, verify
 from codeexec_api.audit_findings import FindingKind
+from codeexec_api.checkpoints import Checkpoint
 from codeexec_api.v1alpha1.bounds import MAX_CODE_GRANTS
 
 Record = CodeExecution | CodeSession
@@ -408,6 +411,20 @@ def test_a_time_that_no_operator_writes_is_found(time: str) -> None:
     world.logs["log-2"][-1] = json.dumps({"audit": body | {"hash": digest(body)}})
     found = world.check(complete=False)
     assert any(one.kind is FindingKind.UNREADABLE and "audit.time is" in one.message for one in found.findings)
+
+
+@pytest.mark.parametrize("namespace", ["", "a b", "a\nb", "a\u2028b", "a\x1fb", " ", "red", "größe", "a\x7f"])
+def test_whatever_namespace_a_line_may_have_a_checkpoint_can_name_it(namespace: str) -> None:
+    world = World()
+    world.start(namespace)
+    found = world.check(records=False)
+    heads = tuple(chain.head for chain in found.chains)
+    if namespace and not re.search(r"\s", namespace):
+        checkpoint = Checkpoint("prod", 1, in_utc(world.now), GENESIS, heads)
+        assert Checkpoint.parse(checkpoint.text) == checkpoint
+    else:
+        assert any("audit.namespace is" in one.message for one in found.findings)
+        assert heads == ()
 
 
 def test_a_member_that_comes_twice_is_found() -> None:
