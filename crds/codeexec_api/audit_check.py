@@ -19,6 +19,7 @@ from codeexec_api.audit_export import Exported, read_export
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, Finding, FindingKind, Found, LogLine, ReadLine
 from codeexec_api.audit_records import Evidence, Records
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, compare, read_checkpoints
+from codeexec_api.names import LOCAL_NAMESPACE
 
 _HEX: Final = {"chain": re.compile(r"[0-9a-f]{32}"), "previous": re.compile(r"[0-9a-f]{64}")}
 _HEX["hash"] = _HEX["previous"]
@@ -295,11 +296,12 @@ def _check_continuation(line: ReadLine, chains: Mapping[str, Chain], found: Foun
 def _check_takeovers(chains: Mapping[str, Chain], found: Found) -> None:
     """One operator at a time serves a namespace, so a chain doesn't go on when the next one has begun.
 
-    A chain whose beginning isn't there, or that began within the same hour, is no next one.
+    A chain whose beginning isn't there, or that began within the same hour, is no next one. Local executors may share a
+    log.
     """
     begun: defaultdict[str, list[datetime]] = defaultdict(list)
     for chain in chains.values():
-        if first := chain.get(1):
+        if (first := chain.get(1)) and first.body["namespace"] != LOCAL_NAMESPACE:
             begun[first.body["namespace"]].append(first.moment)
     for times in begun.values():
         times.sort()
