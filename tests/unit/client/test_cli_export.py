@@ -1,7 +1,11 @@
 """`codeexec audit export`: nothing is lost and nothing comes twice, wherever a run ends; verify reads what it wrote."""
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -437,6 +441,40 @@ def test_the_folder_of_a_namespace_is_verified(tmp_path: Path) -> None:
     assert "3 records agree with the log" in done.stdout
     done = codeexec("verify", "--no-cluster", "--export", str(tmp_path), "-n", "other")
     assert (done.exit_code, "there is no file" in done.stdout) == (1, True)
+
+
+def test_a_file_is_on_disk_before_the_operator_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the folders that name it, which may be new."""
+    synced: list[tuple[int, int]] = []
+    sync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        sync(descriptor)
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size if stat.S_ISREG(found.st_mode) else 0))
+
+    monkeypatch.setattr(os, "fsync", noting)
+    EvidenceStore(tmp_path.as_uri(), "records", NAMESPACE).add("0000000001.jsonl", b"four")
+    folder = tmp_path / NAMESPACE
+    assert synced == [
+        ((folder / "0000000001.jsonl").stat().st_ino, len(b"four")),
+        (folder.stat().st_ino, 0),
+        (tmp_path.stat().st_ino, 0),
+    ]
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_syncs_no_folders_will_do(
+    number: int, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    store = EvidenceStore(str(tmp_path), "records")
+    with pytest.raises(ClickException, match=r"can't write 1\.jsonl to the records") if fails else nullcontext():
+        store.add("1.jsonl", b"")
 
 
 def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:
