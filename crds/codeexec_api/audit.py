@@ -253,15 +253,23 @@ def _exit_code(record: CodeExecution | CodeSession) -> Facts:
 
 
 def in_utc(moment: datetime | None) -> str:
-    """A time as lines have it: RFC 3339, UTC, microseconds; empty if there is none."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z") if moment else ""
+    """A time as lines have it: RFC 3339, UTC, microseconds; empty if there is none.
+
+    A time that has no equivalent in UTC keeps its offset. No operator writes such a time, so no line has it.
+    """
+    if moment is None:
+        return ""
+    try:
+        return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError):
+        return moment.isoformat(timespec="microseconds")
 
 
 def is_in_utc(text: str) -> bool:
     """True if this is a time as lines have it."""
     try:
-        return in_utc(datetime.fromisoformat(text)) == text
-    except (ValueError, OverflowError):
+        return text.endswith("Z") and in_utc(datetime.fromisoformat(text)) == text
+    except (OverflowError, ValueError):
         return False
 
 

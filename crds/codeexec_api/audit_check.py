@@ -19,9 +19,12 @@ from codeexec_api.audit_export import Exported, read_export
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, Finding, FindingKind, Found, LogLine, ReadLine
 from codeexec_api.audit_records import Evidence, Records
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, compare, read_checkpoints
+from codeexec_api.names import LOCAL_NAMESPACE
 
 _HEX: Final = {"chain": re.compile(r"[0-9a-f]{32}"), "previous": re.compile(r"[0-9a-f]{64}")}
 _HEX["hash"] = _HEX["previous"]
+_NAMESPACE: Final = re.compile(r"\S+")
+"""What a line of a checkpoint can hold."""
 _SHOWN: Final = 80
 """Characters of a value that a finding quotes."""
 
@@ -76,7 +79,8 @@ def audit_line(text: str) -> Mapping[str, Any] | None:
     What stands before the first brace is left out: `kubectl logs --timestamps` and container runtimes put times there.
 
     Raises:
-        ValueError: it is one, but not in a form that has one meaning: a member comes twice, or there is a fraction.
+        ValueError: it is one, but in no form that has one meaning: a member comes twice, there is a fraction, or it is
+            nested too deeply.
     """
     try:
         outer = json.loads(text[text.find("{") :], object_pairs_hook=_Pairs, parse_float=_Fraction)
@@ -85,7 +89,10 @@ def audit_line(text: str) -> Mapping[str, Any] | None:
     audit = dict(outer).get(MEMBER) if isinstance(outer, _Pairs) else None
     if not isinstance(audit, _Pairs) or not {"chain", "sequence"} <= dict(audit).keys():
         return None
-    body: Mapping[str, Any] = _plain(audit)
+    try:
+        body: Mapping[str, Any] = _plain(audit)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     return body
 
 
@@ -196,7 +203,7 @@ def _read(line: LogLine, found: Found) -> ReadLine | None:
         if digest(body) != body["hash"]:
             told = f"line {body['sequence']} of chain {body['chain']}{_about(body)}"
             found.say(FindingKind.CHANGED, line.where, f"{told} was changed: its hash does not match its content")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         found.say(FindingKind.UNREADABLE, line.where, f"an ambiguous audit line: {error}")
         return None
     return ReadLine(line.log, line.where, body)
@@ -219,6 +226,8 @@ def _malformed(body: Mapping[str, Any]) -> str:
     for name in ("time", "operator", "namespace", "event"):
         if not isinstance(body.get(name), str):
             return f"audit.{name} is not a string"
+    if not _NAMESPACE.fullmatch(body["namespace"]):
+        return f"audit.namespace is {body['namespace'][:_SHOWN]!r}, which is empty or has a blank"
     if not is_in_utc(body["time"]):
         return f"audit.time is {body['time'][:_SHOWN]!r}, which is no time in UTC with microseconds"
     record = body.get("record", {})
@@ -287,11 +296,12 @@ def _check_continuation(line: ReadLine, chains: Mapping[str, Chain], found: Foun
 def _check_takeovers(chains: Mapping[str, Chain], found: Found) -> None:
     """One operator at a time serves a namespace, so a chain doesn't go on when the next one has begun.
 
-    A chain whose beginning isn't there, or that began within the same hour, is no next one.
+    A chain whose beginning isn't there, or that began within the same hour, is no next one. Local executors may share a
+    log.
     """
     begun: defaultdict[str, list[datetime]] = defaultdict(list)
     for chain in chains.values():
-        if first := chain.get(1):
+        if (first := chain.get(1)) and first.body["namespace"] != LOCAL_NAMESPACE:
             begun[first.body["namespace"]].append(first.moment)
     for times in begun.values():
         times.sort()

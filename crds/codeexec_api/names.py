@@ -131,3 +131,6 @@ ORDER_KEY: Final = "order"
 Numbers are bytes. The contents of `stdout`, `stderr` and artifacts are the values of these keys, joined over all parts.
 Each key ends with `packing.GZIP_SUFFIX` where its value is compressed.
 """
+
+LOCAL_NAMESPACE: Final = "local"
+"""That audit lines of local executors name: there is no namespace of Kubernetes."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -234,7 +235,7 @@ def report(cluster: Cluster, target: str, logs: tuple[str, ...], **options: Any)
         return await _records(client, chosen), checked
 
     records, checked = cluster.run(work)
-    made_from = MadeFrom(cluster.ref.namespace, now(), _in_words(options), tuple(map(_named, logs)), checked)
+    made_from = MadeFrom(cluster.ref.namespace, now(), _in_words(options), tuple(_names(logs).values()), checked)
     page = render(records, made_from)
     try:
         with click.open_file(target, "w", encoding="utf-8") as file:
@@ -289,17 +290,19 @@ def read_logs(logs: tuple[str, ...]) -> Iterator[LogLine]:
     Raises:
         click.ClickException: a log can't be read.
     """
-    for log in logs:
+    for log, name in _names(logs).items():
         try:
             with click.open_file(log, encoding="utf-8", errors="replace") as file:
-                yield from read_log(_named(log), file)
+                yield from read_log(name, file)
         except OSError as error:
             raise click.ClickException(f"can't read {log}: {error.strerror}") from error
 
 
-def _named(log: str) -> str:
-    """Name of a log, for findings and for the report."""
-    return "stdin" if log == "-" else Path(log).name
+def _names(logs: Iterable[str]) -> dict[str, str]:
+    """Names of logs, for findings and for the report: without folders, unless several logs have the same name."""
+    short = {log: "stdin" if log == "-" else Path(log).name for log in logs}
+    uses = Counter(short.values())
+    return {log: name if uses[name] == 1 else log for log, name in short.items()}
 
 
 def _row(record: Record) -> tuple[str, ...]:

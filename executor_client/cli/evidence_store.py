@@ -1,5 +1,7 @@
 """Where checkpoints of the audit log and exports of records are kept: a folder, or a bucket of an object storage."""
 
+import errno
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ from executor_client.runtime.extras import missing_extra
 
 _AT_ONCE: Final = 16
 """Files that are read at the same time: an object storage takes a moment for each."""
+_NO_FOLDERS: Final = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EACCES))
+"""What systems answer that sync files, but no folders."""
 
 
 class EvidenceStore:
@@ -55,9 +59,11 @@ class EvidenceStore:
             return dict(pool.map(content, names))
 
     def add(self, name: str, content: bytes) -> None:
-        """Write a new one."""
+        """Write a new one. Afterwards, a crash of this machine does not lose it."""
         with self._errors(f"write {name} to"):  # another writer may have been faster: that is an error, too
             self._obstore.put(self._store, self._prefix + name, content, mode="create")
+            if isinstance(self._store, self._obstore.store.LocalStore) and (root := self._store.prefix):
+                _sync(root, self._prefix + name)
 
     @contextmanager
     def _errors(self, verb: str, more: str = "") -> Iterator[None]:
@@ -66,3 +72,18 @@ class EvidenceStore:
         except (self._obstore.exceptions.BaseError, OSError, ValueError) as error:
             told = str(error).partition("\n")[0]
             raise click.ClickException(f"can't {verb} the {self._what} at {self._place}: {told}{more}") from error
+
+
+def _sync(root: Path, name: str) -> None:
+    """Have a file on disk, and the folders that lead to it, from `root` on."""
+    path = root / name
+    for one in (path, *(root / folder for folder in Path(name).parents)):
+        try:
+            descriptor = os.open(one, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if one == path or error.errno not in _NO_FOLDERS:
+                raise

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import click
 
 from codeexec_api import Phase, SessionPhase
-from codeexec_api.audit import MEMBER, in_utc
+from codeexec_api.audit import MEMBER, canonical, in_utc
 from codeexec_api.audit_check import audit_line
 from codeexec_api.audit_export import (
     MOST_FILES,
@@ -29,11 +29,13 @@ from codeexec_api.names import EXECUTION_KIND, EXECUTION_PLURAL, SESSION_KIND, S
 from executor_client.cli.audit import LOG_FILE, read_logs
 from executor_client.cli.auditing import many
 from executor_client.cli.common import Cluster, now
+from executor_client.cli.escaping import one_line
 from executor_client.cli.evidence_store import EvidenceStore
 from executor_client.cli.finished_records import FinishedRecords, Name
 from executor_client.cli.operator_log import OperatorLog, of_the_operator
 from executor_client.client.client import CodeExecutionClient
 from executor_client.client.request import DEFAULT_NAMESPACE, ClusterRef
+from executor_client.exceptions import CodeExecError
 
 _KINDS: Final = (
     (EXECUTION_PLURAL, EXECUTION_KIND, tuple(one.value for one in Phase if not one.terminal)),
@@ -97,8 +99,8 @@ def export(
 ) -> None:
     """Write finished records that were not written before, with the audit lines of FILEs (- is stdin), as JSON lines.
 
-    Each namespace has a folder of numbered files, which are never replaced. If the command is interrupted, run it
-    again: it continues.
+    Each namespace has a folder of numbered files, which are never replaced. If the command fails or is interrupted, run
+    it again: it continues.
     """
     if confirm and place == _STDOUT:
         raise click.UsageError("--confirm needs files that stay: pass a folder or a URL to --to")
@@ -111,10 +113,21 @@ def export(
         async with OperatorLog.opened(**cluster.ref.kube_context()) as operator:
             return [*given, *(line for log in await operator.read() for line in log.lines())]
 
+    failed: list[str] = []
     for namespace in namespaces:
-        store: _Store = _Stdout() if place == _STDOUT else EvidenceStore(place, "records", namespace)
-        told = cluster.run(functools.partial(_export, cluster.ref, namespace, store, lines, confirm))
-        click.echo(f"{namespace}: {told}, to {place}", err=True)
+        try:
+            store: _Store = _Stdout() if place == _STDOUT else EvidenceStore(place, "records", namespace)
+            told = cluster.run(functools.partial(_export, cluster.ref, namespace, store, lines, confirm))
+        except (CodeExecError, click.ClickException) as error:  # the other namespaces are exported all the same
+            failed.append(namespace)
+            told = one_line(error.message if isinstance(error, click.ClickException) else str(error))
+        else:
+            told += f", to {place}"
+        click.echo(f"{namespace}: {told}", err=True)
+    if failed:
+        raise click.ClickException(
+            f"{len(failed)} of {many(len(namespaces), 'namespace')} could not be exported: {', '.join(failed)}"
+        )
 
 
 async def _export(
@@ -249,18 +262,21 @@ class Export:
         self._records, self._size = [], 0
 
     def _new(self, lines: Iterable[LogLine]) -> tuple[Mapping[str, int], list[str]]:
-        """The audit lines of this namespace that were not written yet, and the last one of each chain."""
+        """The audit lines of this namespace that were not written yet, in order, and the last one of each chain.
+
+        Logs may come in any order and overlap. Two different lines at one position stay: `verify` reports them.
+        """
         known, heads = self._next.lines, dict[str, int]()
-        new: dict[tuple[str, int], str] = {}
+        new: set[tuple[str, int, str]] = set()
         for line in lines:
             try:
                 body = audit_line(line.text)
                 if body is None or body["namespace"] != self._next.namespace:
                     continue
-                chain, number = str(body["chain"]), int(body["sequence"])
+                chain, number, text = str(body["chain"]), int(body["sequence"]), canonical({MEMBER: body}).decode()
             except (ValueError, KeyError, TypeError):
                 continue  # `verify` says what is wrong with it
             heads[chain] = max(heads.get(chain, known.get(chain, 0)), number)
             if number > known.get(chain, 0):
-                new[chain, number] = json.dumps({MEMBER: body}, ensure_ascii=False, separators=(",", ":"))
-        return heads or known, list(new.values())
+                new.add((chain, number, text))
+        return heads or known, [text for _, _, text in sorted(new)]

@@ -46,7 +46,10 @@ class FinishedRecords(KubeApi):
         return found, version
 
     async def read(self, plural: str, kind: str, names: Sequence[Name]) -> list[Mapping[str, Any]]:
-        """Those records that are as they were listed."""
+        """Those records that are as they were listed, and have a phase.
+
+        A list also has records without a status: the phase of a new record is none of the unfinished ones.
+        """
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def read(one: Name) -> Mapping[str, Any] | None:
@@ -55,8 +58,9 @@ class FinishedRecords(KubeApi):
             if raw is None:
                 return None
             meta = {key: value for key, value in raw["metadata"].items() if key != "managedFields"}
+            phase = (raw.get("status") or {}).get("phase")
             unchanged = (meta["uid"], int(meta["resourceVersion"])) == (one.uid, one.version)
-            return {**raw, "kind": kind, "metadata": meta} if unchanged else None
+            return {**raw, "kind": kind, "metadata": meta} if unchanged and phase else None
 
         with self.errors(f"get {plural}"):
             return [one for one in await asyncio.gather(*map(read, names)) if one]

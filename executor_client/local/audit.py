@@ -10,18 +10,16 @@ from datetime import datetime
 from errno import ESTALE
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_api.audit import AuditEvent, Segment, log_entry, of_a_write
 from codeexec_api.audit_file import LogFile
+from codeexec_api.names import LOCAL_NAMESPACE
 from executor_client.exceptions import AuditLogUnavailable
 from executor_client.runtime import forks
 
 logger = logging.getLogger(__name__)
-
-NAMESPACE: Final = "local"
-"""That lines name: there is none of Kubernetes."""
 
 
 class LocalAuditLog:
@@ -53,7 +51,7 @@ class LocalAuditLog:
     def begin_anew(self) -> None:
         """Begin a chain; see `executor_client.runtime.forks`."""
         self._lock = threading.Lock()
-        self._segment = Segment(secrets.token_hex(16), NAMESPACE, version("codeexec"))
+        self._segment = Segment(secrets.token_hex(16), LOCAL_NAMESPACE, version("codeexec"))
 
     def tell(self, before: Phase, record: CodeExecution) -> None:
         """Write down what becomes of an execution; `before` is the phase that it had.

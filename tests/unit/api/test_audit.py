@@ -1,7 +1,9 @@
 """Audit lines: what they hold, and that no log and no record can be changed without it being found."""
 
+import contextlib
 import copy
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,6 +33,7 @@ from codeexec_api.audit import (
     canonical,
     digest,
     facts_of,
+    in_utc,
     log_entry,
     of_a_deletion,
     of_a_write,
@@ -39,6 +42,7 @@ from codeexec_api.audit import (
 )
 from codeexec_api.audit_check import Verification, audit_line, read_log, verify
 from codeexec_api.audit_findings import FindingKind
+from codeexec_api.checkpoints import Checkpoint
 from codeexec_api.v1alpha1.bounds import MAX_CODE_GRANTS
 
 Record = CodeExecution | CodeSession
@@ -389,7 +393,17 @@ def test_an_operator_that_is_made_up_amid_the_time_of_another_is_found() -> None
 
 
 @pytest.mark.parametrize(
-    "time", ["", "yesterday", "2026-11-21T12:00:00", "2026-11-21T12:00:00Z", "2026-11-21T13:00:00.000000+01:00"]
+    "time",
+    [
+        "",
+        "yesterday",
+        "2026-11-21T12:00:00",
+        "2026-11-21T12:00:00Z",
+        "2026-11-21T13:00:00.000000+01:00",
+        "0001-01-01T00:00:00.000000",
+        "0001-01-01T00:00:00.000000+14:00",
+        "9999-12-31T23:59:59.999999-14:00",
+    ],
 )
 def test_a_time_that_no_operator_writes_is_found(time: str) -> None:
     world = a_world()
@@ -399,10 +413,34 @@ def test_a_time_that_no_operator_writes_is_found(time: str) -> None:
     assert any(one.kind is FindingKind.UNREADABLE and "audit.time is" in one.message for one in found.findings)
 
 
+@pytest.mark.parametrize("namespace", ["", "a b", "a\nb", "a\u2028b", "a\x1fb", " ", "red", "größe", "a\x7f"])
+def test_whatever_namespace_a_line_may_have_a_checkpoint_can_name_it(namespace: str) -> None:
+    world = World()
+    world.start(namespace)
+    found = world.check(records=False)
+    heads = tuple(chain.head for chain in found.chains)
+    if namespace and not re.search(r"\s", namespace):
+        checkpoint = Checkpoint("prod", 1, in_utc(world.now), GENESIS, heads)
+        assert Checkpoint.parse(checkpoint.text) == checkpoint
+    else:
+        assert any("audit.namespace is" in one.message for one in found.findings)
+        assert heads == ()
+
+
 def test_a_member_that_comes_twice_is_found() -> None:
     world = a_world()
     world.logs["log-1"][2] = world.logs["log-1"][2].replace('"phase": "', '"phase": "Denied", "phase": "')
     assert FindingKind.UNREADABLE in kinds(world.check())
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 1000, 5000, 100_000])
+def test_a_line_that_is_nested_deeply_is_a_finding_or_a_line_of_somebody_else(depth: int) -> None:
+    world = a_world()
+    deep = f'{{"audit": {{"chain": "a", "sequence": 1, "x": {"[" * depth}{"]" * depth}}}}}'
+    with contextlib.suppress(ValueError):
+        audit_line(deep)
+    world.logs["log-1"].append(deep)
+    assert kinds(world.check()) <= {FindingKind.UNREADABLE}
 
 
 def test_a_chain_that_was_cut_off_and_deleted_records_are_found_by_what_the_next_process_saw() -> None:
@@ -553,6 +591,14 @@ def test_a_name_that_a_block_was_given_later_is_found(old: bool, found: set[Find
 # --- what was done to a record ---
 
 
+OUT_OF_RANGE = {
+    "0001-01-01T00:00:00+14:00": "0001-01-01T00:00:00.000000+14:00",
+    "9999-12-31T23:59:59-14:00": "9999-12-31T23:59:59.000000-14:00",
+    "0001-01-01T00:00:00": "0001-01-01T00:00:00.000000",
+}
+"""Times that have no equivalent in UTC, and how findings show them."""
+
+
 def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True) -> Verification:
     world = a_world()
     stored = world.stored()
@@ -586,6 +632,23 @@ def tampered(change: Callable[[dict[str, Any]], None], *, complete: bool = True)
             lambda one: one["status"]["audit"].update(time="2027-01-01T00:00:00Z"),
             FindingKind.RECORD_UNANCHORED,
             "with another hash",
+        ),
+        *(
+            (lambda one, time=time: one["status"].update(startedAt=time), FindingKind.RECORD_CHANGED, f'"{shown}"')
+            for time, shown in OUT_OF_RANGE.items()
+        ),
+        *(
+            (
+                lambda one, time=time: one["status"]["audit"].update(time=time),
+                FindingKind.RECORD_UNANCHORED,
+                "with another hash or time",
+            )
+            for time in OUT_OF_RANGE
+        ),
+        (
+            lambda one: one["status"]["audit"].update(sequence=10**6, time="9999-12-31T23:59:59-14:00"),
+            FindingKind.RECORD_UNANCHORED,
+            "says that it became",
         ),
         (lambda one: one["status"]["audit"].update(sequence=10), FindingKind.RECORD_UNANCHORED, "says that it became"),
         (

@@ -90,6 +90,14 @@ def test_show_a_session_and_as_json(codeexec, fake, log) -> None:
     assert [one["said"] for one in done["lines"]][-1] == "Ready to Ended (EndRequested)"
 
 
+def test_show_leaves_out_a_line_that_is_nested_deeply(codeexec, fake, log) -> None:
+    name = fake.executions[0].metadata.name
+    before = codeexec("show", name, "--log", str(log)).stdout
+    with log.open("a") as file:
+        file.write(f'{{"audit": {{"chain": "a", "sequence": 1, "x": {"[" * 900}{"]" * 900}}}}}\n')
+    assert codeexec("show", name, "--log", str(log)).stdout == before
+
+
 def test_show_nothing_of_that_name(codeexec) -> None:
     done = codeexec("show", "nobody")
     assert done.exit_code == 1
@@ -151,6 +159,22 @@ def test_a_record_that_an_administrator_has_changed_is_found(log) -> None:
     assert done.exit_code == 1
     assert f"CodeExecution {victim.metadata.name}" in done.stdout
     assert "exitCode is 0, but was 3" in done.stdout
+
+
+@pytest.mark.parametrize("parts", [(slice(8, None), slice(8)), (slice(10), slice(5, None))], ids=["newest", "overlap"])
+def test_log_files_of_the_same_name_are_told_apart(codeexec, log, parts: tuple[slice, slice], tmp_path: Path) -> None:
+    lines = log.read_text().splitlines(keepends=True)
+    files = [tmp_path / folder / "0.log" for folder in ("one", "two")]
+    for file, part in zip(files, parts, strict=True):
+        file.parent.mkdir()
+        file.write_text("".join(lines[part]))
+    paths = [*map(str, files)]
+    done = codeexec("verify", "--complete", *paths)
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 findings"), done.output
+    assert codeexec("verify", "--complete", *paths, paths[0]).exit_code == 0, "the same file twice is one file"
+    files[1].write_text("".join(lines[parts[1]]).replace('"phase":"', '"phase":"X'))
+    found = json.loads(codeexec("verify", *paths, "-o", "json").stdout)["findings"]
+    assert {one["where"].rpartition(":")[0] for one in found if one["kind"] == "Changed"} == {paths[1]}
 
 
 def test_a_log_without_audit_lines_is_no_proof(codeexec, tmp_path: Path) -> None:

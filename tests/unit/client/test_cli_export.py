@@ -1,12 +1,16 @@
 """`codeexec audit export`: nothing is lost and nothing comes twice, wherever a run ends; verify reads what it wrote."""
 
+import errno
 import json
+import os
+import stat
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_world import World, a_world, kinds, named
+from audit_world import World, a_world, kinds, named, recomputed
 from click import ClickException
 from click.testing import CliRunner
 from hypothesis import given
@@ -341,6 +345,35 @@ def test_the_chain_holds_over_the_exported_lines(parts: tuple[int, ...]) -> None
     assert (found.findings, found.notes, found.records, found.lines) == ((), (), 3, 7)
 
 
+def test_log_files_may_come_in_any_order_and_overlap() -> None:
+    world = a_world()
+    lines = [line for line in world.lines() if line.log == "log-1"]
+    files = Files()
+    run(files, Cluster(), [*lines[8:], *lines[:8], *lines[:10]])
+    found = verify([], None, now=world.now, export=files.files)
+    assert (found.findings, found.lines) == ((), sum(NAMESPACE in one.text for one in lines))
+
+
+def test_two_different_lines_at_one_position_are_both_exported() -> None:
+    world = only_executions()
+    texts, _ = recomputed([line.text for line in world.lines()], lambda body: body.update(operator="9.9.9"))
+    files = Files()
+    run(files, Cluster(), [*world.lines(), *read_log("another", texts)])
+    assert FindingKind.CONFLICTING in kinds(verify([], None, now=world.now, export=files.files))
+
+
+DEEP = "[" * 900 + "]" * 900
+
+
+@pytest.mark.parametrize("value", [DEEP, '"\\ud800"', "1.5"], ids=["nested deeply", "half of a pair", "a fraction"])
+def test_a_line_that_has_no_canonical_form_is_left_out(value: str) -> None:
+    world, files = only_executions(), Files()
+    strange = f'{{"audit":{{"chain":"{CHAIN}","sequence":1,"namespace":"{NAMESPACE}","x":{value}}}}}'
+    run(files, Cluster(), [*world.lines(), LogLine("log", 9, strange)])
+    found = verify([], None, now=world.now, export=files.files)
+    assert (found.findings, found.lines) == ((), 7)
+
+
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x1e"])
 def test_an_agent_whose_name_ends_lines_elsewhere_ends_none_here(separator: str) -> None:
     world = only_executions(agent=f"two{separator}lines")
@@ -408,6 +441,40 @@ def test_the_folder_of_a_namespace_is_verified(tmp_path: Path) -> None:
     assert "3 records agree with the log" in done.stdout
     done = codeexec("verify", "--no-cluster", "--export", str(tmp_path), "-n", "other")
     assert (done.exit_code, "there is no file" in done.stdout) == (1, True)
+
+
+def test_a_file_is_on_disk_before_the_operator_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the folders that name it, which may be new."""
+    synced: list[tuple[int, int]] = []
+    sync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        sync(descriptor)
+        found = os.fstat(descriptor)
+        synced.append((found.st_ino, found.st_size if stat.S_ISREG(found.st_mode) else 0))
+
+    monkeypatch.setattr(os, "fsync", noting)
+    EvidenceStore(tmp_path.as_uri(), "records", NAMESPACE).add("0000000001.jsonl", b"four")
+    folder = tmp_path / NAMESPACE
+    assert synced == [
+        ((folder / "0000000001.jsonl").stat().st_ino, len(b"four")),
+        (folder.stat().st_ino, 0),
+        (tmp_path.stat().st_ino, 0),
+    ]
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_file_system_that_syncs_no_folders_will_do(
+    number: int, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    store = EvidenceStore(str(tmp_path), "records")
+    with pytest.raises(ClickException, match=r"can't write 1\.jsonl to the records") if fails else nullcontext():
+        store.add("1.jsonl", b"")
 
 
 def test_what_cannot_be_used_is_said(tmp_path: Path) -> None:

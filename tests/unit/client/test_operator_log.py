@@ -194,6 +194,20 @@ def test_a_status_that_is_just_being_written_is_looked_at_again(fake, api, verif
     assert verify("--from-cluster").exit_code == 1, "control: what stays is found"
 
 
+def test_lines_that_the_node_rotates_away_between_two_reads_are_not_missing(fake, api, verify) -> None:
+    lines = fake.audit_log
+    whole, rest = text_of(lines[:7]), text_of(lines[10:])
+    answers = iter([whole, rest, rest, rest])
+    api.add("operator-1", lambda: next(answers), "2026-01-01T00:00:00Z")
+    done = verify("--from-cluster")
+    assert done.exit_code == 0, done.output
+    assert "lines 1 to 10 of chain" in done.stdout, "a note says what the node has not kept"
+    assert next(answers, None) is None
+    answers = iter([whole, rest] * 3)
+    assert verify("--from-cluster").exit_code == 1, "control: a gap in each attempt is found"
+    assert next(answers, None) is None
+
+
 def test_logs_that_were_kept_are_checked_together_with_it(fake, api, verify, tmp_path: Path) -> None:
     lines, kept = fake.audit_log, tmp_path / "kept.log"
     api.add("operator-1", text_of(lines[10:]), "2026-01-01T00:00:00Z")

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from audit_world import named
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from click.testing import CliRunner
+from factories import NOW
 from polling import until
 
-from codeexec_api import ExecutionPolicySpec
+from codeexec_api import ExecutionPolicySpec, Phase
 from executor_client import AuditLogUnavailable, LocalApproval, LocalRunNotApproved
 from executor_client.cli import main
+from executor_client.local.audit import LocalAuditLog
 
 pytestmark = pytest.mark.usefixtures("landlock")
 
@@ -80,6 +83,14 @@ async def test_what_was_done_to_the_file_is_found(make: Any, run: Any, log: Path
     ):
         log.write_text("".join(wrong))
         assert verify(log).startswith("1: ")
+
+
+def test_executors_may_share_a_file_for_days(log: Path) -> None:
+    times = iter([NOW + timedelta(days=day) for day in range(3)])
+    first, _ = [LocalAuditLog(log, lambda: next(times)) for _ in range(2)]
+    first.tell(Phase.PENDING, named("run-1", "local"))
+    done = CliRunner().invoke(main, ["audit", "verify", "--no-cluster", "--complete", str(log)])
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "ok: 0 findings"), done.output
 
 
 async def test_executors_share_a_file(make: Any, run: Any, log: Path) -> None:
