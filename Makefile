@@ -265,7 +265,7 @@ bench-records: deploy ## Measure a call and the operator without and with 10,000
 	@$(BIN)/python -W ignore tests/bench/retained.py
 	@RECORDS=100000 $(BIN)/pytest -s tests/component/test_many_records.py
 
-bench-fairness: venv control-plane ## Measure a call alone, and beside a namespace that floods the operator, on simulated nodes (FLOOD, CALLS)
+bench-fairness: venv control-plane ## Measure a call alone, and beside a namespace that floods the operator, on simulated nodes (FLOOD, CALLS, RATE)
 	@$(CLUSTER)/tools.sh helm kubectl
 	PYTHONPATH=tests/support:tests/scale $(BIN)/python tests/scale/fairness.py
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import logging
 import os
 import platform
@@ -35,6 +36,8 @@ def main() -> None:
     _allow_many_connections()
     # kopf names itself after this; else it asks for the name of the user, and the uid of the image has none.
     os.environ.setdefault("POD_ID", platform.node())
+    gc.collect()
+    gc.freeze()  # each later search for garbage stops the only thread, and what the imports made is never garbage
     kopf.run(
         loop=uvloop.new_event_loop(),
         registry=events.PROCESS,

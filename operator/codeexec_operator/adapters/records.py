@@ -137,8 +137,8 @@ class Records:
         """codeexecutions: list. Names of the keys that the payloads of unfinished executions are sealed with."""
         query = {"fieldSelector": UNFINISHED[EXECUTION_PLURAL]}
         pages = self._api.pages(_EXECUTIONS.path(namespace), AT_A_TIME, query=query)
-        sealed = [execution["spec"].get("sealedPayload") async for page in pages for execution in page["items"] or ()]
-        return {payload["keyName"] for payload in sealed if payload}
+        specs = (execution["spec"] async for page in pages for execution in page["items"] or ())
+        return {payload["keyName"] async for spec in specs if (payload := spec.get("sealedPayload"))}
 
     async def in_phase(
         self, plural: str, namespace: str, phase: Phase | SessionPhase

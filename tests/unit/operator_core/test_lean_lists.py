@@ -1,5 +1,6 @@
 """Lists of metadata hold what the operator uses: whoever writes an object can put much into the rest."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -92,3 +93,22 @@ async def test_of_other_lists_only_what_is_asked_for_is_held(
         meta = one.get("metadata", one)
         assert {name: value for name, value in meta.items() if name not in NEEDED} == also
     assert max(played.limits) <= AT_MOST
+
+
+async def test_of_unfinished_executions_of_another_shard_only_the_names_of_keys_are_held() -> None:
+    pages, data = 20, "A" * 2**20
+
+    async def listed(request: web.Request) -> web.Response:
+        page = int(request.query.get("continue", "0")) + 1
+        more = {"continue": str(page)} if page < pages else {}
+        sealed = {"sealedPayload": {"keyName": f"key-{page % 2}", "data": data}}
+        return web.json_response({"metadata": more, "items": [{"spec": sealed}, {"spec": {}}]})
+
+    async with answered_by(listed) as cluster:
+        tracemalloc.start()
+        try:
+            assert await cluster.keys_of_unfinished(BOX) == {"key-0", "key-1"}
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < pages / 2 * len(data)
