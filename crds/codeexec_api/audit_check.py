@@ -151,7 +151,7 @@ def verify(
     fine, gone = 0, tuple[str, ...]()
     if records is not None or export is not None:
         unseen = {line.where for line in later}
-        checked = Records(chains, found, in_utc(now + CLOCKS_APART), unseen)
+        checked = Records(chains, coverage, found, in_utc(now + CLOCKS_APART), unseen)
         fine, gone = checked.check(records, exported.records, namespace)
     summaries = tuple(sorted(map(_summary, chains.values()), key=lambda one: (one.namespace, one.since, one.chain)))
     return Verification(tuple(found.findings), tuple(found.notes), summaries, found.lines, fine, checkpoints, gone)

@@ -29,8 +29,7 @@ class Span(NamedTuple):
 
     def widened(self, other: "Span") -> "Span":
         """Of the lines of both."""
-        first, last, number = zip(self, other, strict=True)
-        return Span(min(first), max(last), min(number))
+        return Span(min(self.first, other.first), max(self.last, other.last), min(self.number, other.number))
 
 
 @dataclass

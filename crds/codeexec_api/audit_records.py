@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from pydantic import ValidationError
 
 from codeexec_api.audit import DIGEST_FORM, STATUS_FORM, AuditEvent, Facts, facts_of, in_utc, known_facts, status_digest
+from codeexec_api.audit_coverage import Coverage
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found, ReadLine
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
@@ -61,9 +62,10 @@ def _emptied(holder: Mapping[str, Any], name: str, field: str) -> Mapping[str, A
 class Records:
     """Holds records against the lines that tell of them."""
 
-    def __init__(self, chains: Mapping[str, Chain], found: Found, latest: str, later: Set[str]) -> None:
-        self._chains, self._found, self._latest = chains, found, latest
-        self._until = max((line.body["time"] for chain in chains.values() for line in chain.values()), default="")
+    def __init__(
+        self, chains: Mapping[str, Chain], coverage: Coverage, found: Found, latest: str, later: Set[str]
+    ) -> None:
+        self._chains, self._coverage, self._found, self._latest = chains, coverage, found, latest
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed, and
         without those that were read later than the records."""
@@ -177,7 +179,8 @@ class Records:
         named = f"line {anchor.sequence} of chain {anchor.chain}"
         if line is None:
             inside = chain and min(chain) < anchor.sequence < max(chain)
-            cut_off = chain and anchor.sequence > max(chain) and in_utc(anchor.time) <= self._until
+            newer = chain and anchor.sequence > max(chain)
+            cut_off = newer and in_utc(anchor.time) <= self._coverage.until(chain[max(chain)].body["namespace"])
             if told and self._contradicts(told[-1], anchor, given=bool(chain)):
                 message = (
                     f"it names {named}, which doesn't exist; its last line, at {told[-1].where}, says that it became "
@@ -188,7 +191,7 @@ class Records:
                 self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             elif inside or cut_off:
                 self._found.say(FindingKind.MISSING, where, f"its line is missing: {named}")
-            elif chain and anchor.sequence > max(chain):
+            elif newer:
                 self._found.wonder(FindingKind.MISSING, where, f"its line is newer than the given logs: {named}")
             else:
                 self._found.wonder(FindingKind.MISSING, where, f"its line is not in the given logs: {named}")

@@ -431,6 +431,27 @@ def test_a_log_that_ends_early_is_a_note_where_records_are_newer() -> None:
     assert "newer than the given logs" in " ".join(one.message for one in found.notes)
 
 
+def test_the_copy_of_one_shard_s_log_may_be_older_than_that_of_another() -> None:
+    world = World()
+    world.start_shard("shard-0", "codeexec-sandbox", "quiet")
+    world.start_shard("shard-1", "other")
+    world.write(named("run-1"), Phase.DENIED)
+    copy = list(world.logs["shard-0"])
+    world.write(named("run-2"), Phase.DENIED)
+    world.write(named("run-3", "other"), Phase.DENIED)
+    world.logs["shard-0"] = copy
+    found = world.check(complete=False)
+    assert found.findings == ()
+    assert [(one.where, one.message[:40]) for one in found.notes] == [
+        ("CodeExecution run-2", "its line is newer than the given logs: l")
+    ]
+    world.say("quiet", AuditEvent.NOT_WRITTEN, {})
+    found = world.check(complete=False)
+    assert [(one.kind, one.where) for one in found.findings] == [(FindingKind.MISSING, "CodeExecution run-2")], (
+        "cut out"
+    )
+
+
 class TestLogsThatAreReadBeforeAndAfterTheRecords:
     """Of an operator that goes on writing while somebody reads."""
 
