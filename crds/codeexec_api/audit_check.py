@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from codeexec_api.audit import FORMAT, GENESIS, MEMBER, AuditEvent, digest, in_utc, is_in_utc
+from codeexec_api.audit_coverage import Coverage, Place, Span
 from codeexec_api.audit_export import Exported, read_export
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, Finding, FindingKind, Found, LogLine, ReadLine
 from codeexec_api.audit_records import Evidence, Records
@@ -143,7 +144,7 @@ def verify(
     """
     found, later = Found(complete), tuple(later)
     exported = read_export(export, found) if export is not None else Exported((), ())
-    chains = _gather(itertools.chain(exported.lines, lines, later), found)
+    chains, coverage = _gather(itertools.chain(exported.lines, lines, later), found)
     _check_chains(chains, found)
     if not chains:
         found.say(
@@ -153,11 +154,11 @@ def verify(
             "(docs/audit.md#keep-the-log)",
         )
     checkpoints = read_checkpoints(witness, found) if witness else ()
-    compare(chains, checkpoints, found)
+    compare(chains, coverage, checkpoints, found)
     fine, gone = 0, tuple[str, ...]()
     if records is not None or export is not None:
         unseen = {line.where for line in later}
-        checked = Records(chains, found, in_utc(now + CLOCKS_APART), unseen)
+        checked = Records(chains, coverage, found, in_utc(now + CLOCKS_APART), unseen)
         fine, gone = checked.check(records, exported.records, namespace)
     summaries = tuple(sorted(map(_summary, chains.values()), key=lambda one: (one.namespace, one.since, one.chain)))
     return Verification(tuple(found.findings), tuple(found.notes), summaries, found.lines, fine, checkpoints, gone)
@@ -166,14 +167,17 @@ def verify(
 # --- the lines ---
 
 
-def _gather(lines: Iterable[LogLine], found: Found) -> dict[str, Chain]:
+def _gather(lines: Iterable[LogLine], found: Found) -> tuple[dict[str, Chain], Coverage]:
     chains: defaultdict[str, Chain] = defaultdict(dict)
+    spans: dict[Place, Span] = {}
     latest: dict[tuple[str, str], int] = {}
     for line in lines:
         read = _read(line, found)
         if read is None:
             continue
-        chain, number = read.body["chain"], read.body["sequence"]
+        chain, number, time = read.body["chain"], read.body["sequence"], read.body["time"]
+        place, span = Place(line.log, read.body["namespace"], chain, line.exported), Span(time, time, number)
+        spans[place] = span.widened(spans.get(place, span))
         last = latest.get((line.log, chain), 0)
         latest[line.log, chain] = max(last, number)
         known = chains[chain].setdefault(number, read)
@@ -185,7 +189,7 @@ def _gather(lines: Iterable[LogLine], found: Found) -> dict[str, Chain]:
             found.say(FindingKind.REPEATED, read.where, f"line {number} of chain {chain} is already at {known.where}")
         elif number <= last:
             found.say(FindingKind.REORDERED, read.where, f"line {number} of chain {chain} comes after line {last}")
-    return dict(chains)
+    return dict(chains), Coverage(spans)
 
 
 def _read(line: LogLine, found: Found) -> ReadLine | None:

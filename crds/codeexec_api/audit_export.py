@@ -216,7 +216,9 @@ def read_export(files: Mapping[str, bytes], found: Found) -> Exported:
             continue
         _follows(name, header, before, found)
         texts = content.decode(errors="replace").split("\n")  # text of an agent may hold other ends of lines
-        lines += [LogLine(name, at, text) for at, text in enumerate(texts, 1) if not text.startswith('{"record":')]
+        lines += [
+            LogLine(name, at, text, True) for at, text in enumerate(texts, 1) if not text.startswith('{"record":')
+        ]
         before = header, content
     if not files:
         found.say(FindingKind.EXPORT_INVALID, "the export", "there is no file")

@@ -66,6 +66,8 @@ class LogLine(NamedTuple):
     number: int
     """From 1 on."""
     text: str
+    exported: bool = False
+    """In a file of an export, which has lines of one namespace alone."""
 
     @property
     def where(self) -> str:

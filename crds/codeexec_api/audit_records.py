@@ -10,7 +10,9 @@ from typing import Any, Final, Self
 from pydantic import ValidationError
 
 from codeexec_api.audit import DIGEST_FORM, STATUS_FORM, AuditEvent, Facts, facts_of, in_utc, known_facts, status_digest
+from codeexec_api.audit_coverage import Coverage
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found, ReadLine
+from codeexec_api.audit_order import Order
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.v1alpha1.execution import CodeExecution
@@ -61,18 +63,17 @@ def _emptied(holder: Mapping[str, Any], name: str, field: str) -> Mapping[str, A
 class Records:
     """Holds records against the lines that tell of them."""
 
-    def __init__(self, chains: Mapping[str, Chain], found: Found, latest: str, later: Set[str]) -> None:
-        self._chains, self._found, self._latest = chains, found, latest
-        self._until = max((line.body["time"] for chain in chains.values() for line in chain.values()), default="")
+    def __init__(
+        self, chains: Mapping[str, Chain], coverage: Coverage, found: Found, latest: str, later: Set[str]
+    ) -> None:
+        self._chains, self._coverage, self._found, self._latest = chains, coverage, found, latest
         self._told: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines by the UID of the record that they tell of, oldest first, without those whose write has failed, and
         without those that were read later than the records."""
         self._deletions: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines that say that the operator deleted a record, by its UID."""
-        self._ages: dict[str, int] = {}
-        """Chains by their age, the oldest first."""
-        for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
-            self._ages[chain[min(chain)].body["chain"]] = len(self._ages)
+        self._order = Order(chains)
+        for chain in sorted(chains.values(), key=lambda one: self._order.of(one[min(one)])):
             refused = _refused(chain)
             for number in sorted(chain):
                 line = chain[number]
@@ -136,7 +137,7 @@ class Records:
             last.body["hash"] == named.hash
             and last.record["uid"] == deletion.record["uid"]
             and all(last.body.get(name) == deletion.body.get(name) for name in members)
-            and self._order(last) >= self._order(told)
+            and self._order.of(last) >= self._order.of(told)
             and last.moment - deletion.moment <= CLOCKS_APART
         )
 
@@ -177,7 +178,8 @@ class Records:
         named = f"line {anchor.sequence} of chain {anchor.chain}"
         if line is None:
             inside = chain and min(chain) < anchor.sequence < max(chain)
-            cut_off = chain and anchor.sequence > max(chain) and in_utc(anchor.time) <= self._until
+            newer = chain and anchor.sequence > max(chain)
+            cut_off = newer and in_utc(anchor.time) <= self._coverage.until(chain[max(chain)].body["namespace"])
             if told and self._contradicts(told[-1], anchor, given=bool(chain)):
                 message = (
                     f"it names {named}, which doesn't exist; its last line, at {told[-1].where}, says that it became "
@@ -188,7 +190,7 @@ class Records:
                 self._found.say(FindingKind.RECORD_UNANCHORED, where, message)
             elif inside or cut_off:
                 self._found.say(FindingKind.MISSING, where, f"its line is missing: {named}")
-            elif chain and anchor.sequence > max(chain):
+            elif newer:
                 self._found.wonder(FindingKind.MISSING, where, f"its line is newer than the given logs: {named}")
             else:
                 self._found.wonder(FindingKind.MISSING, where, f"its line is not in the given logs: {named}")
@@ -231,14 +233,18 @@ class Records:
             message = "its status was changed in fields that lines don't hold, such as output or messages"
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{message} (the line: {line.where})")
             return False
-        later = [one for one in self._told.get(record.metadata.uid, ()) if self._order(one) > self._order(line)]
+        told = self._told.get(record.metadata.uid, ())
+        later = [one for one in told if self._order.of(one) > self._order.of(line)]
+        certain = [one for one in later if self._order.is_certain(line, one)]
         if later:
-            newest = later[-1]
-            message = (
-                f"it matches {line.where}, but the line at {newest.where} says that it became "
-                f"{newest.record['phase']} later"
-            )
-            self._found.say(FindingKind.RECORD_OUTDATED, where, message)
+            newest = (certain or later)[-1]
+            message = f"it matches {line.where}, but the line at {newest.where} says that it became "
+            message += f"{newest.record['phase']} later"
+            if certain:
+                self._found.say(FindingKind.RECORD_OUTDATED, where, message)
+            else:
+                message += "; their operators began within an hour, and no line Continues says which of them came first"
+                self._found.wonder(FindingKind.RECORD_OUTDATED, where, message)
         return not later
 
     def _is_of_another_form(self, line: ReadLine, name: str, known: int) -> bool:
@@ -248,10 +254,6 @@ class Records:
             message = f"{name} {form!r} is unknown (allowed: {known}); verify it with a newer codeexec"
             self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
         return bool(form != known)
-
-    def _order(self, line: ReadLine) -> tuple[int, int]:
-        """By which lines of all chains follow each other: clocks may be set back."""
-        return (self._ages[line.body["chain"]], line.body["sequence"])
 
 
 def _facts_in_the_form_of(line: ReadLine, record: CodeExecution | CodeSession) -> Facts:

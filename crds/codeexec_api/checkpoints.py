@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from codeexec_api.audit import GENESIS, in_utc, is_in_utc
+from codeexec_api.audit_coverage import Coverage
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found
 from codeexec_api.digests import sha256_hex
 from codeexec_api.signed_note import VerifyingKey
@@ -167,40 +168,21 @@ def _check_order(one: Checkpoint, other: Checkpoint, file: bytes, found: Found) 
 _Seen: TypeAlias = tuple[Head, Checkpoint]
 
 
-def compare(chains: Mapping[str, Chain], checkpoints: Sequence[Checkpoint], found: Found) -> None:
+def compare(chains: Mapping[str, Chain], coverage: Coverage, checkpoints: Sequence[Checkpoint], found: Found) -> None:
     """Hold chains against what checkpoints saw of them: one finding for each chain, the first contradiction."""
     seen: defaultdict[str, dict[Head, Checkpoint]] = defaultdict(dict)
     for checkpoint in checkpoints:
         for head in checkpoint.heads:
             seen[head.chain].setdefault(head, checkpoint)
-    covers = _Coverage(chains)
     for name, heads in seen.items():
         ordered = sorted(heads.items(), key=lambda one: one[0].sequence)
         if chain := chains.get(name):
-            _check_chain(chain, ordered, covers, found)
+            _check_chain(chain, ordered, coverage, found)
         else:
-            _absent(*ordered[-1], covers, found)
+            _absent(*ordered[-1], coverage, found)
 
 
-class _Coverage:
-    """Which times the given logs cover: a log that begins before a line and ends after it should have that line."""
-
-    def __init__(self, chains: Mapping[str, Chain]) -> None:
-        spans: dict[str, tuple[str, str]] = {}
-        for chain in chains.values():
-            for line in chain.values():
-                time = line.body["time"]
-                first, last = spans.get(line.log, (time, time))
-                spans[line.log] = (min(first, time), max(last, time))
-        self._spans = tuple(spans.values())
-        self._newest = max((first for first, _ in self._spans), default="")
-        """Begin of the newest log: whatever was written later should be in that log."""
-
-    def __contains__(self, time: str) -> bool:
-        return bool(self._spans) and (time >= self._newest or any(first <= time <= last for first, last in self._spans))
-
-
-def _check_chain(chain: Chain, heads: Sequence[_Seen], covers: _Coverage, found: Found) -> None:
+def _check_chain(chain: Chain, heads: Sequence[_Seen], coverage: Coverage, found: Found) -> None:
     first = min(chain)
     for head, checkpoint in heads:
         line, after = chain.get(head.sequence), chain.get(head.sequence + 1)
@@ -217,7 +199,7 @@ def _check_chain(chain: Chain, heads: Sequence[_Seen], covers: _Coverage, found:
         if not line and after and after.body["previous"] != head.hash:
             message = f"it does not follow {told}, as {checkpoint.file}, of {checkpoint.time}, saw it"
             return found.say(FindingKind.REWRITTEN, after.where, message)
-        if head.sequence < first and not after and head.time in covers:
+        if head.sequence < first and not after and coverage.covers(head.namespace, head.time):
             message = f"{told}, which {checkpoint.file}, of {checkpoint.time}, saw, is missing before it"
             return found.say(FindingKind.MISSING, chain[first].where, message)
     return _check_times(chain, heads, found)
@@ -244,12 +226,12 @@ def _check_times(chain: Chain, heads: Sequence[_Seen], found: Found) -> None:
     return None
 
 
-def _absent(head: Head, checkpoint: Checkpoint, covers: _Coverage, found: Found) -> None:
+def _absent(head: Head, checkpoint: Checkpoint, coverage: Coverage, found: Found) -> None:
     message = (
         f"chain {head.chain} of namespace {head.namespace} is not in the given logs, but {checkpoint.file}, of "
         f"{checkpoint.time}, saw its line {head.sequence}, of {head.time}"
     )
-    if head.time in covers:
+    if coverage.covers(head.namespace, head.time):
         found.say(FindingKind.MISSING, checkpoint.file, f"{message}, a time that the logs cover")
     else:
         found.wonder(FindingKind.MISSING, checkpoint.file, message)

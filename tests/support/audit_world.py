@@ -46,13 +46,24 @@ class World:
     segments: dict[str, Segment] = field(default_factory=dict)
     now: Any = NOW
     starts: int = 0
+    shards: dict[str, str] = field(default_factory=dict)
+    """Logs of namespaces whose process is one of several shards."""
 
     def start(self, *namespaces: str) -> None:
         """Another process."""
         self.starts += 1
-        self.segments = {}
-        for one in namespaces or ("codeexec-sandbox",):
-            self.segments[one] = Segment(f"{self.starts:031x}{len(self.segments):x}", one, "1.2.3")
+        self.segments, self.shards = {}, {}
+        self._begin(namespaces or ("codeexec-sandbox",))
+
+    def start_shard(self, log: str, *namespaces: str) -> None:
+        """Another process, beside those of the other shards."""
+        self.starts += 1
+        self.shards |= dict.fromkeys(namespaces, log)
+        self._begin(namespaces)
+
+    def _begin(self, namespaces: Iterable[str]) -> None:
+        for index, one in enumerate(namespaces):
+            self.segments[one] = Segment(f"{self.starts:031x}{index:x}", one, "1.2.3")
             self.say(one, AuditEvent.OPERATOR_STARTED, {})
             anchors = [record.status.audit for record in self.records.values() if record.metadata.namespace == one]
             if known := [anchor for anchor in anchors if anchor]:
@@ -62,7 +73,7 @@ class World:
     def say(self, namespace: str, event: AuditEvent, more: Any) -> Line:
         self.now += timedelta(milliseconds=1)
         self.segments[namespace], line = self.segments[namespace].append(event, self.now, more)
-        self.logs.setdefault(f"log-{self.starts}", []).append(envelope(line))
+        self.logs.setdefault(self.shards.get(namespace, f"log-{self.starts}"), []).append(envelope(line))
         return line
 
     def write(self, record: Record, phase: Phase | SessionPhase, answer: int | None = 200, **changes: Any) -> Line:

@@ -469,6 +469,27 @@ def test_a_log_that_ends_early_is_a_note_where_records_are_newer() -> None:
     assert "newer than the given logs" in " ".join(one.message for one in found.notes)
 
 
+def test_the_copy_of_one_shard_s_log_may_be_older_than_that_of_another() -> None:
+    world = World()
+    world.start_shard("shard-0", "codeexec-sandbox", "quiet")
+    world.start_shard("shard-1", "other")
+    world.write(named("run-1"), Phase.DENIED)
+    copy = list(world.logs["shard-0"])
+    world.write(named("run-2"), Phase.DENIED)
+    world.write(named("run-3", "other"), Phase.DENIED)
+    world.logs["shard-0"] = copy
+    found = world.check(complete=False)
+    assert found.findings == ()
+    assert [(one.where, one.message[:40]) for one in found.notes] == [
+        ("CodeExecution run-2", "its line is newer than the given logs: l")
+    ]
+    world.say("quiet", AuditEvent.NOT_WRITTEN, {})
+    found = world.check(complete=False)
+    assert [(one.kind, one.where) for one in found.findings] == [(FindingKind.MISSING, "CodeExecution run-2")], (
+        "cut out"
+    )
+
+
 class TestLogsThatAreReadBeforeAndAfterTheRecords:
     """Of an operator that goes on writing while somebody reads."""
 
@@ -737,6 +758,82 @@ def test_a_record_that_was_set_back_to_what_it_was_before_is_found() -> None:
     [finding] = world.check().findings
     assert (finding.kind, finding.where) == (FindingKind.RECORD_OUTDATED, "CodeExecution run-1")
     assert "it became Failed later" in finding.message
+
+
+APART = [timedelta(seconds=-30), timedelta(seconds=30), timedelta(minutes=59), timedelta(hours=2)]
+"""How much later the second operator begins, by its own clock. The clock of the first one may be ahead."""
+
+
+def two_operators(apart: timedelta, *, told: bool) -> tuple[World, Record]:
+    """One record, and its state when the first of them ended; `told`: the second says whom it follows."""
+    world = World()
+    world.start()
+    began = world.now
+    world.write(named("run-1"), Phase.RUNNING)
+    before, world.now = world.records["run-1"], began + apart
+    if not told:
+        world.records = {}
+    world.start()
+    world.records = {"run-1": before}
+    world.write(before, Phase.SUCCEEDED, exit_code=0)
+    return world, before
+
+
+@pytest.mark.parametrize("apart", APART)
+def test_an_operator_says_which_one_it_follows_whatever_their_clocks_say(apart: timedelta) -> None:
+    world, before = two_operators(apart, told=True)
+    found = world.check()
+    assert (found.findings, found.notes, found.records) == ((), (), 1)
+    after, world.records["run-1"] = world.records["run-1"], before
+    assert kinds(world.check(complete=False)) == {FindingKind.RECORD_OUTDATED}, "it was set back"
+    world.records["run-1"] = after
+    world.delete("run-1")
+    found = world.check()
+    assert (found.findings, found.notes, found.gone) == ((), (), ("CodeExecution run-1",))
+
+
+@pytest.mark.parametrize("apart", APART)
+def test_a_record_is_outdated_only_if_something_says_for_certain_which_operator_came_first(apart: timedelta) -> None:
+    world, before = two_operators(apart, told=False)
+    if ahead := apart < timedelta(0):
+        assert world.check(complete=False).findings == (), "this one is honest"
+    else:
+        world.records["run-1"] = before
+    found = world.check(complete=False)
+    certain = apart > timedelta(hours=1)
+    assert kinds(found) == ({FindingKind.RECORD_OUTDATED} if certain else set())
+    assert [one.kind for one in found.notes] == ([] if certain else [FindingKind.RECORD_OUTDATED])
+    assert certain or found.notes[0].message.endswith("no line Continues says which of them came first")
+    assert kinds(world.check()) == {FindingKind.RECORD_OUTDATED}
+    assert found.records == 0, ahead
+
+
+@pytest.mark.parametrize(("apart", "certain"), [(timedelta(minutes=30), False), (timedelta(hours=2), True)])
+def test_a_line_that_says_that_an_operator_follows_one_of_hours_later_counts_for_nothing(
+    apart: timedelta, certain: bool
+) -> None:
+    """The attack: a record is set back, and the older log gets a line that makes it the newer one."""
+    world, before = two_operators(apart, told=True)
+    ended, newest = the_end_of(world, "log-1", "codeexec-sandbox"), world.records["run-1"].status.audit
+    _, line = ended.append(AuditEvent.CONTINUES, world.now, of_the_last_one(newest))
+    world.logs["log-1"].append(envelope(line))
+    world.records["run-1"] = before
+    assert kinds(world.check(complete=False)) == ({FindingKind.RECORD_OUTDATED} if certain else set())
+    assert FindingKind.RECORD_OUTDATED in kinds(world.check())
+
+
+def test_operators_follow_each_other_over_several_whose_clocks_differ() -> None:
+    """The clock of the first one is half an hour ahead of the last one's. Those between say nothing of the record."""
+    world, records = World(), dict[str, Record]()
+    for name in ("run-1", "run-2", "run-3", "run-1"):
+        world.start()
+        world.write(records.get(name, named(name)), Phase.DENIED if name in records else Phase.RUNNING)
+        records |= world.records
+        world.records = {name: records[name]}
+        world.now -= timedelta(minutes=10)
+    world.records, world.now = records, NOW + timedelta(hours=1)
+    found = world.check()
+    assert (found.findings, found.notes, found.records) == ((), (), 3)
 
 
 def test_a_record_that_was_set_back_to_a_write_whose_answer_was_lost_is_found() -> None:

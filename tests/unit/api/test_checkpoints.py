@@ -1,7 +1,8 @@
 """Signed checkpoints: what hashes alone can't show, because whoever forges can compute them, too."""
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeexec_api import Phase
-from codeexec_api.audit import GENESIS, AuditEvent, of_a_deletion
+from codeexec_api.audit import GENESIS, AuditEvent, in_utc, of_a_deletion
 from codeexec_api.audit_check import Verification, verify
+from codeexec_api.audit_export import Header, render
 from codeexec_api.audit_findings import FindingKind
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, checkpoint_files, following
 from codeexec_api.signed_note import SigningKey
@@ -125,6 +127,131 @@ def test_a_namespace_of_which_the_log_shows_nothing_keeps_its_head(world) -> Non
     sign(world, files)
     rest = world.check(complete=False, records=False, witness=Witness(files, KEY.public)).checkpoints[-1].heads
     assert [head for head in rest if head.namespace == "other"] == [one for one in whole if one.namespace == "other"]
+
+
+# --- several shards, and exports ---
+
+
+def a_world_of_shards() -> tuple[World, dict[str, bytes]]:
+    """Two logs, each with a busy and a quiet namespace, and a checkpoint of both. The second shard runs on."""
+    world, files = World(), {}
+    world.start_shard("shard-0", "busy", "quiet")
+    world.start_shard("shard-1", "other", "another")
+    for index in range(4):
+        world.write(named(f"run-{index}", "busy"), Phase.DENIED)
+    sign(world, files)
+    world.now += timedelta(minutes=10)
+    world.write(named("run-other", "other"), Phase.DENIED)
+    return world, files
+
+
+def test_the_pod_of_one_shard_may_be_replaced_while_another_shard_runs_on() -> None:
+    world, files = a_world_of_shards()
+    del world.logs["shard-0"]
+    world.start_shard("shard-0, a new pod", "busy", "quiet")
+    for _ in range(2):
+        world.now += timedelta(hours=1)
+        world.write(named("run-7", "busy"), Phase.DENIED)
+        sign(world, files)
+
+
+def test_a_node_may_drop_the_beginning_of_one_shard_s_log_and_all_lines_of_a_quiet_namespace() -> None:
+    world, files = a_world_of_shards()
+    for index in range(4, 8):
+        world.write(named(f"run-{index}", "busy"), Phase.DENIED)
+    world.logs["shard-0"] = world.logs["shard-0"][-2:]
+    sign(world, files)
+
+
+Steps = st.lists(
+    st.tuples(st.sampled_from(["sign", "write", "replace", "drop"]), st.integers(0, 3), st.integers(1, 9)), max_size=12
+)
+
+
+@given(Steps)
+def test_whatever_happens_to_pods_and_logs_of_shards_an_honest_log_has_no_finding(
+    steps: Sequence[tuple[str, int, int]],
+) -> None:
+    world, files = a_world_of_shards()
+    shards = {"shard-0": ("busy", "quiet"), "shard-1": ("other", "another")}
+    for count, (step, which, lines) in enumerate(steps):
+        log = f"shard-{which % 2}"
+        if step == "sign":
+            sign(world, files)
+        elif step == "write":
+            namespace = [one for both in shards.values() for one in both][which]
+            world.write(named(f"run-{count}-{which}", namespace), Phase.DENIED)
+        elif step == "replace":
+            del world.logs[log]
+            world.start_shard(log, *shards[log])
+        else:  # a node's file is far longer than the lines of a start, so these don't begin it
+            kept = itertools.dropwhile(lambda text: AuditEvent.OPERATOR_STARTED in text, world.logs[log][lines:])
+            world.logs[log] = list(kept) or world.logs[log]
+    sign(world, files)
+    found = world.check(complete=False, records=False, witness=Witness(files, KEY.public))
+    assert found.findings == ()
+
+
+def lines_of(texts: Sequence[str], *namespaces: str) -> list[str]:
+    return [text for text in texts if json.loads(text)["audit"]["namespace"] in namespaces]
+
+
+@pytest.mark.parametrize(
+    ("log", "kept"),
+    [
+        pytest.param("shard-0", lambda log: lines_of(log, "quiet"), id="a namespace, which the shard's other shows"),
+        pytest.param("shard-0", lambda log: lines_of(log, "busy"), id="the other one"),
+        pytest.param("shard-1", lambda log: lines_of(log, "other"), id="one of the other shard"),
+        pytest.param("shard-0", lambda _: [], id="all of a shard"),
+        pytest.param("shard-0", lambda log: log[:-2], id="the end"),
+        pytest.param("shard-0", lambda log: [*log[:2], *log[4:]], id="the middle"),
+    ],
+)
+def test_lines_that_were_taken_out_of_the_log_of_a_shard_are_found(
+    log: str, kept: Callable[[list[str]], list[str]]
+) -> None:
+    world, files = a_world_of_shards()
+    world.logs[log] = kept(world.logs[log])
+    found = world.check(complete=False, records=False, witness=Witness(files, KEY.public))
+    assert kinds(found) == {FindingKind.MISSING}
+
+
+def test_the_beginning_of_a_chain_that_was_taken_out_of_a_shard_s_log_is_found() -> None:
+    world, files = a_world_of_shards()
+    for index in range(4, 8):
+        world.write(named(f"run-{index}", "busy"), Phase.DENIED)
+    log = world.logs["shard-0"]
+    world.logs["shard-0"] = [*lines_of(log, "quiet"), *lines_of(log, "busy")[-2:]]
+    found = world.check(complete=False, records=False, witness=Witness(files, KEY.public))
+    assert [(one.kind, one.where) for one in found.findings] == [(FindingKind.MISSING, "shard-0:2")]
+
+
+def exported(world: World, namespace: str) -> dict[str, bytes]:
+    """One file, with all lines of this namespace that the logs have now."""
+    header = Header(namespace, time=in_utc(world.now), up_to={})
+    texts = [text for log in world.logs.values() for text in lines_of(log, namespace)]
+    return {header.file: render(header, [], texts)}
+
+
+def test_an_export_shows_one_namespace_and_says_nothing_of_the_chains_of_others() -> None:
+    world, files = World(), {}
+    world.start("codeexec-sandbox", "other")
+    for namespace in ("codeexec-sandbox", "other", "codeexec-sandbox"):
+        world.write(named(f"run-{namespace}", namespace), Phase.DENIED)
+    export = exported(world, "codeexec-sandbox")
+    sign(world, files)
+
+    def check() -> Verification:
+        return verify(world.lines(), now=world.now, witness=Witness(files, KEY.public), export=export)
+
+    world.logs.clear()
+    assert check().findings == (), "without the cluster"
+    world.start("other", "codeexec-sandbox")
+    assert check().findings == (), "an upgrade took the log of the first pod"
+    sign(world, files)
+    assert check().findings == ()
+    world.logs["log-2"] = lines_of(world.logs["log-2"], "other")
+    assert kinds(check()) == {FindingKind.MISSING}, "but a chain that was taken out of the log is still missing"
 
 
 # --- what was done to log and records ---
