@@ -33,12 +33,14 @@ def _validator(model: type[BaseModel]) -> SchemaValidator:
 
 
 def _relaxed(schema: Any) -> Any:
-    """The schema of a model without what limits its values."""
+    """The schema of a model without what limits its values, and without what looks at them afterwards."""
     if isinstance(schema, list):
         return [_relaxed(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")
+    if kind == "function-after":
+        return _relaxed(schema["schema"] | {key: schema[key] for key in ("ref",) if key in schema})
     if kind == "literal" and all(isinstance(one, str) for one in schema["expected"]):
         return {"type": "str"}
     if kind == "enum":

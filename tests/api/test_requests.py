@@ -16,7 +16,7 @@ from faults import Answer, Cut, Lose, Stall, WatchError
 from kubernetes.aio import client, config
 from kubernetes.aio.client.exceptions import ApiException
 
-from codeexec_api import Phase, SandboxPoolSpec
+from codeexec_api import CodeExecution, Phase, SandboxPoolSpec
 from codeexec_api.names import EXECUTION_PLURAL
 from codeexec_api.v1alpha1.policy import ExecutionPolicyStatus
 from codeexec_operator.adapters import api_server
@@ -41,6 +41,7 @@ REQUESTS: dict[str, Callable[[Cluster], Awaitable[Any]]] = {
     "ready": lambda cluster: cluster.ready(SANDBOX),
     "get_execution": lambda cluster: cluster.get_execution(SANDBOX, "run-1"),
     "get_session": lambda cluster: cluster.get_session(SANDBOX, "one"),
+    "read_back": lambda cluster: cluster.read_back(CodeExecution, SANDBOX, "run-1"),
     "find_record": lambda cluster: cluster.find_record(EXECUTION_PLURAL, SANDBOX, "run-1"),
     "get_policy": lambda cluster: cluster.get_policy(SANDBOX),
     "list_columns": lambda cluster: anext(cluster.list_columns(EXECUTION_PLURAL, SANDBOX)),

@@ -26,7 +26,6 @@ from codeexec_api.audit import (
     of_the_last_one,
 )
 from codeexec_api.audit_file import LogFile
-from codeexec_api.names import EXECUTION_PLURAL, SESSION_PLURAL
 from codeexec_operator.adapters.cluster import Cluster
 from codeexec_operator.adapters.metrics import AUDIT_FAILED, AUDIT_WRITTEN, Metrics
 from codeexec_operator.adapters.supervision import JobFailure
@@ -105,14 +104,15 @@ class AuditLog:
 
     async def hear_of_all(self, cluster: Cluster, namespace: str) -> None:
         """Look in all records of a namespace, also in those that are over, for the newest line of an earlier chain."""
-        for plural, get in ((EXECUTION_PLURAL, cluster.get_execution), (SESSION_PLURAL, cluster.get_session)):
+        kinds: tuple[type[CodeExecution | CodeSession], ...] = (CodeExecution, CodeSession)
+        for kind in kinds:
             newest: list[tuple[str, str]] = []
-            async for page in cluster.list_columns(plural, namespace, finished=False):
+            async for page in cluster.list_columns(kind.plural, namespace, finished=False):
                 rows = [(str(row["Audited"]), str(row["Name"])) for row in page.rows if row["Audited"]]
                 newest = heapq.nlargest(_NEWEST, newest + rows)
                 await asyncio.sleep(_PAUSE_SECONDS)
             for _, name in newest:
-                record = await get(namespace, name)
+                record = await cluster.read_back(kind, namespace, name)
                 if record and self.heard(namespace, record.status.audit):
                     break
 

@@ -22,7 +22,15 @@ from codeexec_api.names import (
     payload_name,
     review_name,
 )
-from codeexec_operator.adapters.api_server import ApiServer, Resource, create, delete, found, unless_there
+from codeexec_operator.adapters.api_server import (
+    ONLY_ITS_METADATA,
+    ApiServer,
+    Resource,
+    create,
+    delete,
+    found,
+    unless_there,
+)
 from codeexec_operator.adapters.fair_semaphore import FairSemaphore
 from codeexec_operator.core.observed_pod import Fault
 from codeexec_operator.core.output_parts import OutputPart
@@ -116,13 +124,15 @@ class Contents:
         body = {"metadata": {"resourceVersion": version}, "stringData": {_KEYS: keys}}
         await self._api.request("PATCH", _SECRETS.path(namespace, name), body)
 
-    async def publish_key(self, namespace: str, data: Mapping[str, str]) -> None:
-        """configmaps: patch.
+    async def publish_key(self, namespace: str, data: Mapping[str, str]) -> str:
+        """configmaps: patch. Gives the UID of the ConfigMap.
 
         Raises:
             ApiException: it isn't there.
         """
-        await self._api.request("PATCH", _CONFIG_MAPS.path(namespace, SEALING_KEY), {"data": dict(data)})
+        path = _CONFIG_MAPS.path(namespace, SEALING_KEY)
+        written = await self._api.request("PATCH", path, {"data": dict(data)}, accept=ONLY_ITS_METADATA)
+        return str(written["metadata"]["uid"])
 
     async def create_output(self, execution: CodeExecution, part: OutputPart, expires_at: datetime) -> Fault | None:
         """configmaps: create. A fault is a refusal for good; one of that name is the one that was asked for."""

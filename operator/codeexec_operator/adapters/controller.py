@@ -25,7 +25,6 @@ from codeexec_operator.adapters.pools import PoolWorker
 from codeexec_operator.adapters.reception import Reception
 from codeexec_operator.adapters.rooms import Rooms
 from codeexec_operator.adapters.sessions import SessionWorker
-from codeexec_operator.adapters.supervision import end
 from codeexec_operator.adapters.tombstones import Tombstones
 from codeexec_operator.adapters.worker import Context, end_all, parse_or_log
 from codeexec_operator.adapters.worker_index import WorkerIndex
@@ -186,8 +185,8 @@ class Controller:
         await self._reception.release(namespace)
         here = self._of(namespace)
         running = [worker for worker in here if isinstance(worker, ExecutionWorker) and worker.phase is Phase.RUNNING]
-        await end(*(worker.task for worker in here if worker not in running and not isinstance(worker, SessionWorker)))
-        await end(*(worker.task for worker in here if isinstance(worker, SessionWorker) and not worker.busy))
+        await end_all([one for one in here if one not in running and not isinstance(one, SessionWorker)])
+        await end_all([one for one in here if isinstance(one, SessionWorker) and not one.busy])
         left = self._of(namespace)
         try:
             for worker in left:
@@ -295,4 +294,4 @@ class Controller:
     async def stop(self) -> None:
         """End all work. Code that runs goes on; the next operator takes it up."""
         await self._reception.stop()
-        await end(*(worker.task for worker in [*self._executions, *self._sessions, *self._pools]))
+        await end_all([*self._executions, *self._sessions, *self._pools])

@@ -65,13 +65,15 @@ def _in_order(
 ) -> tuple[Sequence[actions.Action], Sequence[actions.Action], Sequence[actions.Action]]:
     """What is done before the status is written, at the same time, and after that.
 
-    Code that somebody is to approve can be read before the record says so. Pod, payload and session of an execution
-    that ends go after the record of its end: if the record has to be written again, their absence must not be the
-    reason.
+    Code that somebody is to approve can be read before the record says so, and until the record has the decision. Pod,
+    payload and session of an execution that ends go after the record of its end: if the record has to be written again,
+    their absence must not be the reason.
     """
     first = [action for action in plan if isinstance(action, actions.PublishCode)]
     goes = actions.DeletePod | actions.DeletePayload | actions.GiveUpSession
-    last = [action for action in plan if ends and isinstance(action, goes)]
+    last = [
+        action for action in plan if isinstance(action, actions.WithdrawCode) or (ends and isinstance(action, goes))
+    ]
     return first, [action for action in plan if action not in (*first, *last)], last
 
 
@@ -89,7 +91,8 @@ class ExecutionWorker(PodWorker):
         super().__init__(context, execution)
         self._begun = execution.spec.cancelled  # its end makes room, so it comes before what is new
         self._forget = forget
-        self._owed: Sequence[actions.Action] = ()
+        self._owed: tuple[Phase, Sequence[actions.Action]] = Phase.PENDING, ()
+        """What is done once the record has this phase, or an end."""
         self._seen = Observed(execution=_lean(execution), policy=context.policies.default, since=now())
         self.place = Placement(self, lambda: self._seen.execution, register)
         self._request = RequestReader(self, lambda: self._seen)
@@ -211,11 +214,12 @@ class ExecutionWorker(PodWorker):
     async def _apply(self, plan: Plan) -> None:
         """Write the status and act, in the order of `_in_order`; code starts after the record of its start.
 
-        What follows the end is done once the record says the end, whether the answer to the write or a read has told.
+        What follows a decision is done once it is on record, whether the answer to the write or a read has told.
         """
-        if self.phase.terminal:
-            await all_of([self._act(action) for action in self._owed])
-            self._owed = ()
+        awaited, owed = self._owed
+        if self.phase.terminal or self.phase is awaited:
+            await all_of([self._act(action) for action in owed])
+            self._owed = awaited, ()
         status = plan.status if isinstance(plan.status, CodeExecutionStatus) else None
         if status and status.phase.terminal and not self._code.kept:
             await self._code.keep()
@@ -225,7 +229,7 @@ class ExecutionWorker(PodWorker):
             await self._start(plan)
             return
         first, meanwhile, last = _in_order(plan.actions, ends=status is not None and status.phase.terminal)
-        self._owed = last  # instead of what followed from a decision that was not recorded
+        self._owed = status.phase if status else self.phase, last  # instead of what a decision off the record asked for
         await all_of([self._act(action) for action in first])
         jobs: list[Coroutine[Any, Any, None]] = [self._act(action) for action in meanwhile]
         await all_of([*jobs, self._write_status(status)] if status else jobs)

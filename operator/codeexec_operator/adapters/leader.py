@@ -122,7 +122,7 @@ class Leader:
         await self._look()
         if _now() >= self._candidate.take_at():
             await self._look_around()
-            above = max(other.record.epoch if other.record else 0 for other in self._others.values())
+            above = max(other.highest for other in self._others.values())
             await self._write(self._candidate.taken(datetime.now(UTC), above=above))
 
     async def _change(self, change: Callable[[datetime], LeaseRecord | None]) -> None:

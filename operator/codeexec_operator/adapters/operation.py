@@ -224,7 +224,6 @@ class Operation:
         keep = partial(self._keeper.run, namespace)
         add("old records", keep, every=_LOOK_SECONDS, after=_RECORDS_SECONDS)
         add("chain before", partial(self._tell_of_earlier, namespace))
-        add("sealing key", partial(self._context.sealing.publish, namespace))
         again = partial(resync, cluster, namespace, controller, self._context.policies)
         add("look again", again, every=UNTOLD_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
         add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS)
@@ -240,6 +239,7 @@ class Operation:
         cluster, namespace = self._cluster, tenant.namespace
         self._context.audit.begin(namespace)
         await cluster.ready(namespace)
+        self._add_key(tenant)
         if await self._context.policies.read_again(namespace):
             self.controller.policy_changed(namespace)
         async for session in cluster.in_phase(SESSION_PLURAL, namespace, SessionPhase.READY):
@@ -250,6 +250,15 @@ class Operation:
             self.controller.on_execution(execution, deleted=False)
         tenant.tell("watch")(None)
         await self._watch(self, namespace)
+
+    def _add_key(self, tenant: Tenant) -> None:
+        """Tell the key now, and again: nobody says when its ConfigMap was made anew."""
+        tenant.jobs.add("sealing key", partial(self._publish, tenant), every=_KEYS_SECONDS)
+
+    async def _publish(self, tenant: Tenant) -> None:
+        before, tenant.key_uid = tenant.key_uid, await self._context.sealing.publish(tenant.namespace)
+        if before not in ("", tenant.key_uid):
+            self._add_pool(tenant)
 
     def _add_pool(self, tenant: Tenant) -> None:
         """The pool that it has to begin with. What becomes of it then is its owner's affair."""
@@ -264,9 +273,7 @@ class Operation:
 
     async def _renew_keys(self) -> None:
         if await self._context.sealing.renew(await self._awaited_keys()):
-            self._tenants.each(
-                lambda tenant: tenant.jobs.add("sealing key", partial(self._context.sealing.publish, tenant.namespace))
-            )
+            self._tenants.each(self._add_key)
 
     async def _awaited_keys(self) -> frozenset[str] | None:
         """One shard throws old keys away; it asks the API server which of them the namespaces of the others need.

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from kubernetes.aio.client.exceptions import ApiException
+from pydantic import ValidationError
 
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, RecordRetention
 from codeexec_api.audit_export import Cursor, Versions
@@ -111,7 +112,12 @@ class RecordKeeper:
             current = self._policies.known(namespace)
             if not isinstance(current, ExecutionPolicySpec) or current.records != policy or unexported == _UNEXPORTED:
                 break
-            record = await self._get(namespace, choice.row)
+            try:
+                record = await self._get(namespace, choice.row)
+            except ValidationError:
+                logger.warning("%s/%s: its record can't be read, so it stays", namespace, choice.row.name)
+                kept_sessions.add(choice.row.session)
+                continue
             if record is None:
                 continue
             why_not = obstacle(record, choice, policy, exported, now)
@@ -133,8 +139,8 @@ class RecordKeeper:
         return True
 
     async def _get(self, namespace: str, row: Row) -> CodeExecution | CodeSession | None:
-        get = self._cluster.get_execution if row.plural == EXECUTION_PLURAL else self._cluster.get_session
-        return await get(namespace, row.name)
+        kind: type[CodeExecution | CodeSession] = CodeExecution if row.plural == EXECUTION_PLURAL else CodeSession
+        return await self._cluster.read_back(kind, namespace, row.name)
 
     async def _pause(self) -> None:
         async with self._turn:

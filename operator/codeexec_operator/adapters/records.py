@@ -36,7 +36,7 @@ from codeexec_api.names import (
     SESSION_PLURAL,
     VERSION,
 )
-from codeexec_api.v1alpha1.base import ObjectMeta
+from codeexec_api.v1alpha1.base import Object, ObjectMeta
 from codeexec_operator.adapters.api_server import (
     ONLY_COLUMNS,
     ONLY_ITS_METADATA,
@@ -77,6 +77,7 @@ _APPROVALS_OF_ONE: Final = 500
 """Approvals that are listed at a time; they are small."""
 
 Record = TypeVar("Record", CodeExecution, CodeSession, SandboxPool)
+Written = TypeVar("Written", bound=Object)
 
 
 class Page:
@@ -117,6 +118,15 @@ class Records:
         """codesessions: get."""
         raw = await self._get(_SESSIONS, namespace, name)
         return CodeSession.parse(raw) if raw else None
+
+    async def read_back(self, kind: type[Written], namespace: str, name: str) -> Written | None:
+        """codeexecutions, codesessions: get. To look at, not to do what it asks for: any version may have written it.
+
+        Raises:
+            pydantic.ValidationError: it is no record at all.
+        """
+        raw = await self._get(_RESOURCES[kind], namespace, name)
+        return kind.read(raw) if raw else None
 
     async def get_policy(self, namespace: str) -> Mapping[str, Any] | None:
         """executionpolicies: get."""

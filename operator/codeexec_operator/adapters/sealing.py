@@ -44,7 +44,12 @@ class SealingKeys:
         before, self.ring = self.ring.newest, ring
         return ring.newest != before
 
-    async def publish(self, namespace: str) -> None:
-        """Tell clients in this namespace which key to use. Until that has succeeded they have none or an older one."""
-        if newest := self.ring.newest:
-            await self._cluster.publish_key(namespace, sealing.publish(newest.name, newest.private))
+    async def publish(self, namespace: str) -> str:
+        """Tell clients in this namespace which key to use. Until that has succeeded they have none or an older one.
+
+        Returns:
+            The UID of the ConfigMap that says so; empty if there is no key yet.
+        """
+        if (newest := self.ring.newest) is None:
+            return ""
+        return await self._cluster.publish_key(namespace, sealing.publish(newest.name, newest.private))

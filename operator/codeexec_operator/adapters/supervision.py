@@ -109,7 +109,7 @@ class Supervisor:
     def add(self, name: str, job: Job, *, every: float | None = None, after: float = 0, tell: Tell = _nobody) -> None:
         """Begin a job after so many seconds or a little more, so that not all namespaces do the same at the same time.
 
-        See `supervise` for the rest.
+        It takes the place of a job of this name. See `supervise` for the rest.
         """
 
         async def begin() -> None:
@@ -118,6 +118,9 @@ class Supervisor:
 
         name = f"{self._prefix}{name}"
         self._tasks = [task for task in self._tasks if not task.done()]
+        for task in self._tasks:
+            if task.get_name() == name:
+                task.cancel()
         self._tasks.append(asyncio.create_task(begin(), name=name))
 
     async def stop(self) -> None:

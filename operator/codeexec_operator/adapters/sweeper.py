@@ -31,7 +31,7 @@ async def _sweep_payloads(cluster: Cluster, namespace: str, controller: Controll
     records: dict[str, CodeExecution | None] = {"": None}
     for orphan in orphaned_payloads(found, awaited, now()):
         if orphan.execution not in records:  # a payload may have many parts
-            records[orphan.execution] = await cluster.get_execution(namespace, orphan.execution)
+            records[orphan.execution] = await cluster.read_back(CodeExecution, namespace, orphan.execution)
         if orphan.may_go(records[orphan.execution], known):
             await cluster.delete_payload(namespace, orphan.name, orphan.uid)
             logger.info("%s/%s: deleted a payload that no execution uses", namespace, orphan.name)
@@ -50,7 +50,7 @@ async def _sweep_network_policies(cluster: Cluster, namespace: str, controller: 
     for name, uid, execution, owner in found:
         if owner in known:
             continue
-        record = await cluster.get_execution(namespace, execution)
+        record = await cluster.read_back(CodeExecution, namespace, execution)
         if record is None or record.metadata.uid != owner or record.status.phase.terminal:
             await cluster.delete_network_policy(namespace, name, uid)
             logger.info("%s/%s: deleted the NetworkPolicy of an execution that is over", namespace, name)

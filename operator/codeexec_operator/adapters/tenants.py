@@ -18,6 +18,9 @@ class Tenant:
     def __init__(self, namespace: str, unexpected: Callable[[], None]) -> None:
         self.namespace = namespace
         self.jobs = Supervisor(unexpected, prefix=f"{namespace}: ")
+        self.key_uid = ""
+        """UID of the ConfigMap with the sealing key; empty: not known yet. Another one is there if the namespace was
+        deleted and made anew."""
         self._problems: dict[str, str] = {"watch": _NOT_YET}
         self._reported = False
 

@@ -236,9 +236,12 @@ class Worker(ABC):
 
     async def end(self) -> None:
         """Stop it, and let go of it also if it had no step yet."""
-        await end(self.task)
-        if not self._left:
-            await self._end()
+        try:
+            await end(self.task)
+        finally:  # the task has ended, also if this is cancelled
+            if not self._left:
+                self._left = True
+                await self._end()
 
     def _paced(self) -> AbstractAsyncContextManager[None]:
         if not self.is_new:

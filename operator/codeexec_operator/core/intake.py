@@ -160,7 +160,8 @@ class Intake:
         for namespace in list(self._turns):
             share = self._shares[namespace]
             ticket = share.line.first
-            if ticket is None or len(share.reading) >= self._bounds.reads or not self._fits_here(ticket, share):
+            reads = len(share.reading) >= self._bounds.reads or (ticket and ticket.uid in share.reading)
+            if ticket is None or reads or not self._fits_here(ticket, share):
                 del self._turns[namespace]  # until something of it has changed
             elif self._fits(ticket, share):
                 share.line.leave(ticket)

@@ -108,6 +108,8 @@ class Candidate:
     epoch: int = 0
     """0: it does not lead."""
     acts_until: float = _NEVER
+    highest: int = 0
+    """The highest epoch that the Lease was seen with."""
 
     def leads(self, now: float) -> bool:
         """True if it may act at this moment."""
@@ -121,7 +123,8 @@ class Candidate:
         """
         if record == self.record:
             return self
-        seen = replace(self, record=record, seen_at=now)
+        highest = max(self.highest, record.epoch if record else 0)
+        seen = replace(self, record=record, seen_at=now, highest=highest)
         ours = record is not None and (record.holder, record.epoch) == (self.identity, self.epoch)
         if ours and record and not record.older_than(self.record):
             return seen
@@ -153,15 +156,16 @@ class Candidate:
     def taken(self, clock: datetime, *, above: int) -> LeaseRecord:
         """What to write to take the Lease.
 
-        The epoch goes on from the Lease's, and never begins anew: if the Lease was deleted, or comes from a backup of
-        etcd, the number of seconds since 2025 is higher than what it had grown to.
+        The epoch goes on from the highest that this process has seen, also if the Lease was deleted since, or comes
+        from a backup of etcd. For a process that has seen none, the number of seconds since 2025 is higher than what
+        the epoch had grown to, unless the clock is behind that of an earlier leader.
 
         Args:
             clock: the time of day.
             above: the highest epoch of another shard, which may have served the same namespaces before.
         """
-        before, version = (self.record.epoch, self.record.version) if self.record else (above, "")
-        epoch = max(before + 1, above + 1, int((clock - _EPOCHS_BEGIN).total_seconds()))
+        epoch = max(self.highest + 1, above + 1, int((clock - _EPOCHS_BEGIN).total_seconds()))
+        version = self.record.version if self.record else ""
         time = _micro_time(clock)
         duration, shards = self.timing.duration, str(self.shards)
         return LeaseRecord(self.identity, epoch, duration, time, time, version, shards)
@@ -181,7 +185,8 @@ class Candidate:
         """Its write was stored like this. Others count from when they see it, which is later than `sent_at`."""
         acts_until = sent_at + self.timing.renew_deadline
         mine = record.holder == self.identity
-        return replace(self, record=record, seen_at=now, epoch=record.epoch * mine, acts_until=acts_until)
+        seen = replace(self, record=record, seen_at=now, highest=max(self.highest, record.epoch))
+        return replace(seen, epoch=record.epoch * mine, acts_until=acts_until)
 
 
 def _micro_time(clock: datetime) -> str:

@@ -67,7 +67,8 @@ async def start(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> N
         await _lead(memo)
     except kopf.TemporaryError:
         raise
-    except BaseException:  # kopf cleans up only what has started
+    except BaseException:  # kopf cleans up only what has started, and may try again: over other connections
+        memo.pop("leader", None)
         await memo.stack.aclose()
         raise
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 import codeexec_api
 from codeexec_api import CodeExecution, CodeSession, ExecutionPolicySpec, Phase, SandboxPool
-from codeexec_api.audit import STATUS_FORM, AuditEvent, Segment, facts_of, in_utc, log_entry, status_digest
+from codeexec_api.audit import DIGEST_FORM, STATUS_FORM, AuditEvent, Segment, facts_of, in_utc, log_entry, status_digest
 from codeexec_api.audit_check import read_log, verify
 from codeexec_api.v1alpha1.base import Object
 from executor_client import CodeExecutionClient, Request, prepare
@@ -30,6 +30,11 @@ NEWER: list[tuple[str, dict[str, Any]]] = [
     ("a field of the spec", a_record(newField={"a": 1})),
     ("a field of a block", a_record(blocks=[{**BLOCK, "newField": 1}])),
     ("a language", a_record(blocks=[{**BLOCK, "language": "ruby"}])),
+    ("a file name with a no-break space", a_record(blocks=[{**BLOCK, "filename": "my\u00a0file.py"}])),
+    ("a file name with a leading blank", a_record(blocks=[{**BLOCK, "filename": " report.py"}])),
+    ("a file name of 400 bytes", a_record(blocks=[{**BLOCK, "filename": "ü" * 200}])),
+    ("a mount of another kind", a_record(mounts=[{"name": "data", "mountPath": "/data/x", "image": "x"}])),
+    ("a permit of another kind", a_record(egress=[{"port": 443, "serviceAccount": "x"}])),
     ("another digest", a_record(blocks=[{**BLOCK, "sha256": "sha512:1"}])),
     ("more blocks", a_record(blocks=[BLOCK] * 200)),
     ("a longer timeout", a_record(timeoutSeconds=10**6)),
@@ -121,17 +126,19 @@ NEWER_LINES: list[dict[str, Any]] = [
 ]
 
 
-async def audited_by_a_newer_operator(told: dict[str, Any]) -> tuple[list[str], list[Any], Any]:
-    """A log and records as an operator of the next version writes them, with a status and facts of its own."""
+async def audited_by_another_operator(told: dict[str, Any], filename: str) -> tuple[list[str], list[Any], Any]:
+    """A log and records as an operator of another version writes them, with a status and facts of its own."""
     fake, client = played()
     await client.execute(prepare([SourceBlock("python", "1")]).blocks, Request(agent="a"))
     [raw] = [copy.deepcopy(dict(one)) async for one in (await client.connect()).list_stored()]
     raw["status"] |= {name: value for name, value in told.items() if name != "limits"}
+    raw["spec"]["blocks"][0]["filename"] = filename
     raw["spec"]["limits"] |= told.get("limits", {})
     segment, began = Segment("a" * 32, NAMESPACE, "0.3.0").append(AuditEvent.OPERATOR_STARTED, fake.now, {})
     facts = facts_of(CodeExecution.read(raw))
     facts |= told | {"limits": raw["spec"]["limits"]}
-    more = {"record": facts, "statusForm": STATUS_FORM, "statusSHA256": status_digest(raw["status"])}
+    forms = {"digestForm": DIGEST_FORM, "statusForm": STATUS_FORM}
+    more = {"record": facts, **forms, "statusSHA256": status_digest(raw["status"])}
     _, line = segment.append(AuditEvent.STATUS_WRITE, fake.now, more)
     raw["status"]["audit"] = line.anchor.dump() | {"time": in_utc(fake.now)}
     return [log_entry(began), log_entry(line)], [raw], fake.now
@@ -139,13 +146,22 @@ async def audited_by_a_newer_operator(told: dict[str, Any]) -> tuple[list[str], 
 
 @pytest.mark.parametrize("told", NEWER_LINES, ids=lambda told: next(iter(told)))
 async def test_audit_lines_of_a_newer_operator_are_verified(told: dict[str, Any]) -> None:
-    log, records, now = await audited_by_a_newer_operator(told)
+    log, records, now = await audited_by_another_operator(told, "a.py")
     found = verify(read_log("log", log), records, now=now, namespace=NAMESPACE)
     assert (found.findings, found.records) == ((), 1)
     new = told.keys() & {"reused", "limits"}
     assert [one.kind.value for one in found.notes] == ["Unreadable"] * len(new), "and a fact that isn't known is a note"
 
     records[0]["status"]["message"] = "something else"
+    changed = verify(read_log("log", log), records, now=now, namespace=NAMESPACE).findings
+    assert [one.kind.value for one in changed] == ["RecordChanged"], "the control"
+
+
+async def test_audit_lines_about_a_file_name_of_version_0_1_are_verified() -> None:
+    log, records, now = await audited_by_another_operator({}, "my\u00a0file.py")
+    assert verify(read_log("log", log), records, now=now, namespace=NAMESPACE).findings == ()
+
+    records[0]["spec"]["blocks"][0]["filename"] = "my\u00a0other.py"
     changed = verify(read_log("log", log), records, now=now, namespace=NAMESPACE).findings
     assert [one.kind.value for one in changed] == ["RecordChanged"], "the control"
 

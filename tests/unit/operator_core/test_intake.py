@@ -258,3 +258,19 @@ def test_a_request_weighs_what_all_of_its_parts_take() -> None:
 )
 def test_nothing_was_decided_about_a_request_without_a_phase(status: Any, pending: bool) -> None:
     assert is_pending({"status": status}) is pending
+
+
+def test_one_that_left_and_came_back_while_it_is_read_is_not_read_twice_at_a_time() -> None:
+    """Its handler was cancelled while it waited for a turn, because the watch ended. The next list tells of it."""
+    intake = Intake(replace(BOUNDS, pending=1))
+    again = a_ticket("again")
+    arrive(intake, a_ticket("0"), again, a_ticket("2", created="2026-01-02T00:00:00Z"))
+    intake.leave("box/0")
+    assert intake.take() is again
+    intake.leave(again.uid)
+    assert arrive(intake, replace(again)) == [False], "the other one waits, too"
+    assert intake.take() is None
+    intake.was_read(again)
+    assert taken(intake) == ["again"]
+    intake.leave(again.uid)
+    assert taken(intake) == ["2"]

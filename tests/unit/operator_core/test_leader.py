@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import kopf
@@ -81,3 +82,49 @@ async def test_a_replica_that_is_stopped_before_it_leads_gives_its_lease_back(an
     async with asyncio.timeout(60):
         await asyncio.gather(starts, return_exceptions=True)
     assert (leases.record.holder, leases.record.duration) == ("", 1)
+
+
+class Connected(Leases):
+    """The same, over connections that can be closed. What it has as configuration is nothing that anybody foresees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = True
+
+    async def close(self) -> None:
+        self.open = False
+
+    async def get_leadership(self, _namespace: str, name: str) -> LeaseRecord | None:
+        if not self.open:
+            raise RuntimeError("Session is closed")
+        return await super().get_leadership(_namespace, name)
+
+    def ask_first(self, _: object) -> None:
+        pass
+
+    async def get_configuration(self, *_: str) -> Mapping[str, str]:
+        raise RuntimeError("unexpected")
+
+
+async def test_a_replica_whose_start_has_failed_in_an_unexpected_way_begins_anew(monkeypatch) -> None:
+    """kopf calls `start` again. All connections of the attempt before are closed."""
+    begun = list[Connected]()
+
+    async def stand_by(memo: kopf.Memo, _: object) -> None:
+        memo.cluster = memo.outputs = cluster = Connected()
+        memo.telemetry = memo.prober = None
+        memo.stack.push_async_callback(cluster.close)
+        shard, timing = Shard(0, 1), LeaseTiming(duration=15)
+        memo.leader = Leader(cluster, "system", "operator", timing=timing, shard=shard, lost=_lost)  # type: ignore[arg-type]
+        begun.append(cluster)
+
+    monkeypatch.setattr(events, "_stand_by", stand_by)
+    memo = kopf.Memo(stop=asyncio.Event(), settings=SimpleNamespace(config_map=("system", "codeexec")))
+    for attempt in (1, 2):
+        with pytest.raises(RuntimeError, match="unexpected"):
+            async with asyncio.timeout(20):
+                await events.start(kopf.OperatorSettings(), memo)
+        assert len(begun) == attempt
+        record = begun[-1].record
+        assert record
+        assert (record.holder, begun[-1].open) == ("", False), "control: the Lease was given back"

@@ -72,6 +72,16 @@ def test_the_epoch_grows(before: LeaseRecord | None, clock: datetime, epoch: int
     assert taken.version == (before.version if before else "")
 
 
+@pytest.mark.parametrize(
+    "later", [None, replace(HELD, epoch=1, version="0")], ids=["the Lease was deleted", "it comes from a backup"]
+)
+def test_the_epoch_grows_from_the_highest_that_was_seen_whatever_the_clock_says(later: LeaseRecord | None) -> None:
+    seen = Candidate(ME, LeaseTiming()).saw(replace(HELD, epoch=SECONDS + 300), 0)
+    for candidate in (seen, seen.wrote(replace(OURS, epoch=SECONDS + 300), 0, 0)):
+        assert candidate.saw(later, 1).taken(CLOCK, above=0).epoch == SECONDS + 301
+        assert candidate.saw(later, 1).taken(CLOCK, above=SECONDS + 400).epoch == SECONDS + 401
+
+
 def test_a_leader_counts_from_before_it_asked() -> None:
     leader = Candidate(ME, LeaseTiming()).wrote(OURS, sent_at=100, now=103)
     assert leader.epoch == 7

@@ -4,17 +4,32 @@ test_played_cluster.py holds it to the answers of a real one.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import CLUSTER_VIEW, OPEN, TARGET, a_pod, a_policy, a_raw_block, a_secret, an_execution
+from factories import (
+    AGENT,
+    CLUSTER_VIEW,
+    OPEN,
+    TARGET,
+    a_pod,
+    a_policy,
+    a_raw_block,
+    a_secret,
+    an_approval,
+    an_execution,
+    seconds,
+)
+from kubernetes.aio.client.exceptions import ApiException
 from played_cluster import POD_REFUSED, REFUSED, PlayedCluster
 from played_context import a_context, a_register
-from polling import until
+from polling import settled, until
 
-from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionPolicySpec, Phase
+from codeexec_api import CodeExecution, CodeExecutionStatus, ExecutionApproval, ExecutionPolicySpec, Phase
 from codeexec_operator.adapters.executions import ExecutionWorker
 from codeexec_operator.core import backoff
 from codeexec_operator.core.cluster_view import NodeView
@@ -91,6 +106,10 @@ class Approved(Played):
 
     outage = 0
     """How many requests for a Secret it doesn't answer."""
+    fault_of_approval: Exception | None = None
+    """What becomes of the first write of `Approved`. A TimeoutError: the answer is lost."""
+    meanwhile: Callable[[], None] = staticmethod(lambda: None)
+    """What happens while that write fails."""
 
     async def publish_code(self, execution: CodeExecution, payload: Payload) -> None:
         await asyncio.sleep(0.01)
@@ -99,7 +118,19 @@ class Approved(Played):
             raise ConnectionRefusedError
         self.heard.append("publish code")
 
+    async def withdraw_code(self, execution: CodeExecution) -> None:
+        self.heard.append("withdraw code")
+
     async def write_status(self, seen: CodeExecution, status: CodeExecutionStatus) -> CodeExecution:
+        fault, self.fault_of_approval = self.fault_of_approval, None
+        if status.phase is Phase.APPROVED and fault:
+            for _ in range(50):  # whatever is done at the same time is done first
+                await asyncio.sleep(0)
+            if isinstance(fault, TimeoutError):
+                await super().write_status(seen, status)
+            self.meanwhile()
+            raise fault
+        self.fault_of_approval = fault
         self.heard.append(status.phase.value)
         return await super().write_status(seen, status)
 
@@ -217,6 +248,46 @@ async def test_code_can_be_read_when_the_record_says_that_it_is_to_be_approved(m
     played.begin(a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}))
     await played.until("AwaitingApproval")
     assert played.heard == ["publish code", "AwaitingApproval"]
+
+
+def a_decision(version: int, **spec: Any) -> ExecutionApproval:
+    now = datetime.now(UTC)
+    decision = an_approval(created=now, expiresAt=now + seconds(3600), **spec)
+    metadata = decision.metadata.model_copy(update={"resource_version": str(version)})
+    return decision.model_copy(update={"metadata": metadata})
+
+
+@pytest.mark.parametrize(
+    ("fault", "then"),
+    [
+        (None, ["Approved", "withdraw code"]),
+        (TimeoutError(), ["withdraw code"]),
+        (ApiException(status=503), ["AwaitingApproval"]),
+    ],
+    ids=["written", "written, but the answer is lost", "refused"],
+)
+async def test_code_can_be_read_until_the_decision_is_on_record(
+    monkeypatch, fault: Exception | None, then: list[str]
+) -> None:
+    """If the approval is revoked before another try, the next person decides about code that is still there."""
+    sealed = {"payloadRef": None, "sealedPayload": {"keyName": "key-1", "data": "AAAA"}}
+    played = Approved(an_execution(limits={"memory": "2Gi"}, requestedBy=AGENT, **sealed))
+    monkeypatch.setattr("codeexec_operator.adapters.request_reader.open_payload", lambda *_: Payload((b"print(1)",)))
+    worker = played.begin(a_policy(withApproval={"maxLimits": {"memory": "4Gi"}}))
+    await until(lambda: worker.phase is Phase.AWAITING_APPROVAL and worker.approvals.known is not None)
+    await settled()
+    revoked = a_decision(11, revoked=True, revokedBy="anna")
+    played.fault_of_approval = fault
+    if not isinstance(fault, TimeoutError):
+        played.meanwhile = lambda: worker.approvals.observe(revoked, deleted=False)
+    played.heard.clear()
+    worker.approvals.observe(a_decision(10), deleted=False)
+    await until(lambda: set(then) & set(played.heard))
+    await settled()
+    assert played.heard[: len(then)] == then
+    assert ("withdraw code" in played.heard) is (played.execution.status.phase is not Phase.AWAITING_APPROVAL)
+    worker.observe_deletion()
+    await asyncio.wait_for(played.ended.wait(), 60)
 
 
 async def test_code_that_a_runner_tells_of_is_not_held_here() -> None:

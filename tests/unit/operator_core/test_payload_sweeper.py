@@ -28,8 +28,8 @@ class Cluster:
         meta = {"creationTimestamp": self.created, "labels": {EXECUTION_LABEL: "run-1"}}
         return [a_secret(metadata={"name": name, "uid": name, **meta}) for name in self.names]
 
-    async def get_execution(self, namespace: str, name: str) -> CodeExecution | None:
-        assert name == "run-1"
+    async def read_back(self, kind: type, namespace: str, name: str) -> CodeExecution | None:
+        assert (kind, name) == (CodeExecution, "run-1")
         self.reads += 1
         return self.execution
 

@@ -11,7 +11,7 @@ from factories import NOW, a_policy, an_execution
 from kubernetes.aio.client.exceptions import ApiException
 from played_cluster import PlayedCluster
 from played_context import a_context
-from polling import until
+from polling import settled, until
 
 from codeexec_api import CodeExecution, CodeExecutionStatus, Phase
 from codeexec_operator.adapters.controller import Controller
@@ -272,3 +272,23 @@ async def test_a_request_whose_handler_is_cancelled_is_not_held_for_ever() -> No
     await controller.release(BOX)
     assert held(controller) == 0, "also of what was begun at this moment"
     assert not controller._reception._intake._shares
+
+
+async def test_a_request_that_was_begun_when_its_namespace_was_let_go_of_is_taken_up_again() -> None:
+    cluster = Requests(an_execution())
+    controller = Controller(a_context(cluster))
+    runs, new = cluster.create(1), cluster.create(2)
+    runs["status"] = {"phase": "Running", "podName": "p", "startedAt": NOW.isoformat()}
+    controller.on_execution(runs, deleted=False)
+    await settled()
+    release = asyncio.create_task(controller.release(BOX))
+    controller.on_execution(new, deleted=False)  # a read has ended in the same turn of the event loop
+    await settled()
+    assert not release.done(), "control: it waits for code that runs"
+    assert held(controller) == 1, "so nobody looks after the new one"
+    release.cancel()
+    await asyncio.wait([release])
+    controller.on_execution(new, deleted=False)
+    cluster.goes_on.set()
+    await until(lambda: "run-0002" in cluster.lines)
+    await controller.stop()

@@ -79,14 +79,87 @@ async def test_no_record_goes_too_early_whatever_the_clock_of_the_api_server_is(
     async def list_columns(plural: str, _: str) -> AsyncGenerator[Any, None]:
         yield SimpleNamespace(date=now() + seconds(ahead), rows=rows if plural == EXECUTION_PLURAL else ())
 
-    async def get_execution(_: str, name: str) -> None:
+    async def read_back(kind: type, _: str, name: str) -> None:
         read.append(name)
 
     async def of(_: str) -> Any:
         return policy
 
     policy = a_policy(records={"maxCount": 1})
-    cluster: Any = SimpleNamespace(list_columns=list_columns, get_execution=get_execution)
+    cluster: Any = SimpleNamespace(list_columns=list_columns, read_back=read_back)
     policies: Any = SimpleNamespace(of=of, known=lambda _: policy)
     await RecordKeeper(cluster, policies, SimpleNamespace()).run("box")  # type: ignore[arg-type]
     assert read == ["run-0"] * goes
+
+
+class Old:
+    """An API server with these records: a session `s`, and executions of this session."""
+
+    def __init__(self, stored: dict[str, dict[str, Any]]) -> None:
+        self.stored = stored
+        self.deleted: list[str] = []
+
+    async def list_columns(self, plural: str, _: str) -> AsyncGenerator[Any, None]:
+        names = sorted(
+            name for name, raw in self.stored.items() if ("blocks" in raw["spec"]) == (plural == EXECUTION_PLURAL)
+        )
+        yield SimpleNamespace(
+            date=now(), rows=[{"Audited": None, "Name": name, "Session": "s" if name != "s" else ""} for name in names]
+        )
+
+    async def read_back(self, kind: Any, _: str, name: str) -> Any:
+        return kind.read(self.stored[name])
+
+    async def delete_record(self, record: Any) -> None:
+        self.deleted.append(record.metadata.name)
+
+
+class Untold:
+    """An audit log that nobody reads."""
+
+    async def delete(self, record: Any, why: str, delete: Any) -> None:
+        await delete()
+
+
+def an_old_record(name: str, **spec: Any) -> dict[str, Any]:
+    meta = {"name": name, "namespace": "box", "uid": name, "resourceVersion": "1"}
+    status = {"phase": "Succeeded" if "blocks" in spec else "Ended"}
+    return {
+        "metadata": meta | {"creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {"source": {"agent": "x"}} | spec,
+        "status": status,
+    }
+
+
+def an_old_execution(name: str, filename: str, **spec: Any) -> dict[str, Any]:
+    block = {"language": "python", "sha256": "0" * 64, "sizeBytes": 1, "filename": filename}
+    return an_old_record(name, blocks=[block], **spec)
+
+
+@pytest.mark.parametrize(
+    ("first", "deleted"),
+    [
+        ({"filename": "ok.py"}, ["run-0", "run-1", "s"]),
+        ({"filename": "my\u00a0file.py"}, ["run-0", "run-1", "s"]),
+        ({"filename": "ok.py", "timeoutSeconds": "long"}, ["run-1"]),
+    ],
+    ids=["a record of this version", "a file name of 0.1", "no record at all"],
+)
+async def test_a_record_that_can_not_be_read_keeps_no_other_one(
+    monkeypatch: pytest.MonkeyPatch, first: dict[str, Any], deleted: list[str]
+) -> None:
+    """Only the record of its session stays with it."""
+    monkeypatch.setattr(record_retention, "_STEP_SECONDS", 0)
+    stored = {
+        "run-0": an_old_execution("run-0", **first),
+        "run-1": an_old_execution("run-1", "ok.py"),
+        "s": an_old_record("s"),
+    }
+
+    async def of(_: str) -> Any:
+        return policy
+
+    policy, old = a_policy(records={"maxAgeSeconds": 3600}), Old(stored)
+    policies: Any = SimpleNamespace(of=of, known=lambda _: policy)
+    await RecordKeeper(old, policies, Untold()).run("box")  # type: ignore[arg-type]
+    assert old.deleted == deleted

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 from kubernetes.aio.client.exceptions import ApiException
+from polling import settled
 
 from codeexec_operator.adapters.supervision import JobFailure, Supervisor, supervise
 from codeexec_operator.core.backoff import FIRST_SECONDS
@@ -91,3 +93,19 @@ async def test_jobs_that_fail_leave_the_others_alone_and_all_end_together() -> N
         await well.wait()
         await supervisor.stop()
     assert ended == ["lasting"]
+
+
+async def test_a_job_that_is_added_again_takes_the_place_of_the_one_before() -> None:
+    begun, supervisor = list[str](), Supervisor(lambda: None)
+
+    async def job(name: str) -> None:
+        begun.append(name)
+        await asyncio.Event().wait()
+
+    for name in ("key", "pool", "key"):
+        supervisor.add(name, partial(job, name))
+        await settled()
+    assert begun == ["key", "pool", "key"]
+    await settled()
+    assert len([task for task in supervisor._tasks if not task.done()]) == 2
+    await supervisor.stop()
