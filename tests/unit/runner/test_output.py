@@ -234,11 +234,15 @@ def flood():
 threading.Thread(target=flood, daemon=True).start()
 """
 ORPHANS = """
+def fork():
+    while True:
+        try: return os.fork()
+        except BlockingIOError: time.sleep(0.001)  # it has as many processes as it may
 def orphans():
     while True:
-        if os.fork() == 0:
+        if fork() == 0:
             for _ in range(8):
-                if os.fork() == 0: os._exit(0)
+                if fork() == 0: os._exit(0)
             os._exit(0)
         os.wait()
 if os.fork() == 0: orphans()
