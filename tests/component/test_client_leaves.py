@@ -159,7 +159,7 @@ async def test_closing_stops_the_code_of_calls(operator, stage, through, asking,
 
 @pytest.mark.parametrize("watch", ["shared", "its own"])
 async def test_closing_ends_a_wait_with_an_error_of_ours_and_what_was_submitted_runs_on(
-    operator, stage, through, asking, agent, client, watch, caplog
+    operator, stage, through, asking, agent, client, one_watch, watch, caplog
 ):
     """The control of the test above."""
     handle = await (through if watch == "shared" else client).submit(waiting_at(agent), asking())

@@ -5,6 +5,7 @@ import os
 import time
 
 import pytest
+from api_calls import Call
 from cluster_tools import SANDBOX, a_name, wait_for
 from component_stage import LIMITS, Stage, in_thread
 from kubernetes.aio import client as kube
@@ -116,13 +117,18 @@ async def test_an_operator_starts_on_a_large_cluster(large, asking, agent):
         made = time.monotonic() - begun
         begun, before = time.monotonic(), len(stage.proxy.seen())
         await in_thread(operator.start)
-        started, calls = time.monotonic() - begun, len(stage.proxy.seen()) - before
+        started = time.monotonic() - begun
+        calls = len({_what_it_asks(one.call) for one in stage.proxy.seen()[before:]})  # again, if no answer comes
         assert calls < CALLS, "it asks for pages, and for no object by itself"
         assert (await client.execute([PreparedBlock("python", b'print("hello")')], asking())).output == "hello\n"
         print(
             f"{NODES} nodes, {NAMESPACES} namespaces, {RECORDS} records made in {made:.0f} s; the operator was ready "
-            f"after {started:.1f} s and {calls} calls, and holds {operator.memory_mib()} MiB"
+            f"after {started:.1f} s and {calls} different calls, and holds {operator.memory_mib()} MiB"
         )
+
+
+def _what_it_asks(call: Call) -> tuple[object, ...]:
+    return call.verb, call.path, *sorted(call.query.items())
 
 
 @pytest.fixture

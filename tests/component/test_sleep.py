@@ -3,6 +3,7 @@
 import asyncio
 import queue
 import shutil
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ import pytest
 from api_calls import Match
 from cluster_tools import SANDBOX, wait_for
 from component_stage import in_thread
-from faults import Answer, Lose, Stall
+from faults import Answer, Fault, Lose, Stall
 
 from codeexec_api import Phase
 from codeexec_api.names import SESSION_PLURAL
@@ -77,6 +78,21 @@ def sleeps(stage, status):
         return status(session)
 
     return wait
+
+
+@asynccontextmanager
+async def falling_asleep(stage, session, gate: str, call: Match, fault: Fault, **options: Any):
+    """While this fault has met the sleep after a call that writes files.
+
+    A session that waits for its first call on a busy machine sleeps before it: the fault does not meet that sleep.
+    """
+    running = asyncio.create_task(session.execute(python(f'{WRITE}\nwait("{gate}")')))
+    await stage.script.reached(gate, running)
+    with stage.proxy.fault(call, fault, **options) as rule:
+        stage.script.open(gate)
+        await running
+        await rule.hit()
+        yield
 
 
 def condition(status: dict[str, Any], kind: str) -> tuple[str, str, str]:
@@ -151,11 +167,9 @@ async def test_a_call_that_waits_for_a_session_to_wake_is_told_why_and_runs_in_t
 
 
 @pytest.mark.parametrize("fault", [Answer(409), Answer(503), Lose("504")], ids=str)
-async def test_a_record_that_is_not_written_at_once_loses_no_file(stage, keeper, client, asking, sleeps, fault):
+async def test_a_record_that_is_not_written_at_once_loses_no_file(stage, keeper, client, asking, sleeps, agent, fault):
     session = await client.open_session(asking(), sleep_after_seconds=1, wait=True)
-    with stage.proxy.fault(ASLEEP, fault, times=1) as rule:
-        await session.execute(python(WRITE))
-        await rule.hit()
+    async with falling_asleep(stage, session, agent, ASLEEP, fault, times=1):
         await sleeps(session)
     assert (await session.execute(python(SHOW))).stdout == SHOWN
     await session.end()
@@ -163,12 +177,10 @@ async def test_a_record_that_is_not_written_at_once_loses_no_file(stage, keeper,
 
 @pytest.mark.parametrize("call", [ASLEEP, DELETE_POD], ids=["before it sleeps on record", "before its pod goes"])
 async def test_an_operator_that_is_killed_while_a_session_falls_asleep_loses_no_file(
-    stage, keeper, client, asking, sleeps, call
+    stage, keeper, client, asking, sleeps, agent, call
 ):
     session = await client.open_session(asking(), sleep_after_seconds=1, wait=True)
-    with stage.proxy.fault(call, Stall()) as rule:
-        await session.execute(python(WRITE))
-        await rule.hit()
+    async with falling_asleep(stage, session, agent, call, Stall()):
         await in_thread(keeper.kill)
         await in_thread(stage.free_lease)
     await in_thread(keeper.start)

@@ -83,7 +83,7 @@ def upgraded(admin: Admin, kubeconfig: str) -> Iterator[Upgraded]:
     before, second = a_name("before-upgrade"), a_name("codeexec-second")
     admin.submit(before, "print(1)", ttlSecondsAfterFinished=300, limits=SMALL)
     admin.wait_for_phase(before, "Succeeded")
-    changes = f"policy.maxTimeoutSeconds=7,sandbox.namespaces[{len(VALUES['sandbox']['namespaces'])}]={second}"
+    changes = f"policy.maxTimeoutSeconds=170,sandbox.namespaces[{len(VALUES['sandbox']['namespaces'])}]={second}"
     _install(kubeconfig, "--set", changes)
     yield Upgraded(before, second)
     if "maxTimeoutSeconds" in helm(kubeconfig, "get", "values", "codeexec"):
@@ -94,13 +94,13 @@ def upgraded(admin: Admin, kubeconfig: str) -> Iterator[Upgraded]:
 def test_upgrade_takes_over_what_is_there(admin, upgraded):
     assert admin.phase(upgraded.before) == "Succeeded"
     refused = a_name("after-upgrade")
-    admin.submit(refused, "print(1)", timeoutSeconds=8, limits=SMALL)
-    assert "at most 7" in admin.wait_for_phase(refused, "Denied")["status"]["message"]
+    admin.submit(refused, "print(1)", timeoutSeconds=171, limits=SMALL)
+    assert "at most 170" in admin.wait_for_phase(refused, "Denied")["status"]["message"]
 
 
 async def test_one_release_serves_several_namespaces_apart(admin, kubeconfig_of, upgraded):
     second = upgraded.second
-    own = {"kubeconfig": kubeconfig_of(second, "codeexec-agent"), "limits": Limits(**SMALL), "timeout": 7}
+    own = {"kubeconfig": kubeconfig_of(second, "codeexec-agent"), "limits": Limits(**SMALL), "timeout": 170}
     block = [CodeBlock("open('kept', 'a').write('x'); print(open('kept').read())", "python")]
     async with KubernetesCodeExecutor(namespace=second, **own) as executor:
         outputs = [(await executor.execute_code_blocks(block, CancellationToken())).output for _ in range(2)]

@@ -14,8 +14,10 @@ from chart.reviews import OPERATOR_ACCOUNT, Account, an_account_for_each_role, r
 from chart.rights import OPERATOR_AT_HOME_BY_NAME, OPERATOR_BY_NAME, Cell
 from cluster_fixtures import ControlPod, Pool
 from cluster_tools import SANDBOX, SYSTEM, Admin, a_name, a_session, age_the_sealing_key
+from held_code import HELD, held, let_go_on
 from kube import Refusal
 
+from codeexec_api.names import EXECUTION_LABEL
 from executor_client import ApprovalWait, ClusterRef, CodeExecutionClient, Limits, Request, SourceBlock, prepare
 
 # Rights that the operator needs only where this cluster isn't.
@@ -142,7 +144,9 @@ def _last_change(admin: Admin) -> datetime:
     return max(map(datetime.fromisoformat, times))
 
 
-def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Callable[..., None]) -> str:
+def _make_the_operator_do_all_it_does(
+    admin: Admin, pool: Pool, put_policy: Callable[..., None], node_shell: ControlPod
+) -> str:
     """An execution whose pod goes, and one whose pod is still there when the operator starts again: name of the latter.
 
     Besides, a session that ends, an execution that looks for one in vain, output that expires, a payload that is too
@@ -152,9 +156,15 @@ def _make_the_operator_do_all_it_does(admin: Admin, pool: Pool, put_policy: Call
     gone, kept, opened, lost = (a_name(what) for what in ("gone", "kept", "opened", "lost"))
     pool.ready(1)
     pooled = a_name("pooled")
-    long = "import time; time.sleep(2)"  # the pod of shorter code stays the pool's
-    admin.submit(pooled, f"{long} #{'#' * 600_000}", limits={"cpu": "100m", "memory": "96Mi"})
-    assert admin.wait_for_phase(pooled, "Succeeded")["status"]["poolName"] == pool.name
+    limits = {"cpu": "100m", "memory": "96Mi"}
+    admin.submit(pooled, f"{HELD}#{'#' * 600_000}", limits=limits, timeoutSeconds=600)
+    uid = held(admin, pooled)
+    running = admin.execution(pooled)["status"]
+    assert running["poolName"] == pool.name
+    adopted = lambda pod: pod["metadata"]["labels"].get(EXECUTION_LABEL) == pooled  # noqa: E731
+    admin.wait_until("the pod to be its own", "pod", running["podName"], adopted)  # that of short code stays the pool's
+    let_go_on(uid, node_shell)
+    admin.wait_for_phase(pooled, "Succeeded")
     admin.create(a_session(opened, limits={"cpu": "100m"}))
     admin.submit(lost, "print(1)", sessionRef={"name": a_name("nowhere")})
     permitted = {"podSelector": {"matchLabels": {"app": "nobody"}}, "port": 443}
@@ -220,14 +230,14 @@ def stranger(admin) -> Iterator[Account]:
 
 @pytest.mark.release
 def test_the_operator_uses_each_of_its_rights_and_asks_for_no_other(
-    admin, calls_of, stranger, kubeconfig_of, make_pool, policy
+    admin, calls_of, stranger, kubeconfig_of, make_pool, policy, node_shell
 ):
     refused = Admin(kubeconfig_of(*stranger)).try_list("configmap")
     assert refused is not None
     assert refused.reason == "Forbidden"
     assert calls_of(stranger).refused == {("", "configmaps", "list")}, "control: the log shows what is refused"
 
-    kept = _make_the_operator_do_all_it_does(admin, make_pool(1), policy)
+    kept = _make_the_operator_do_all_it_does(admin, make_pool(1), policy, node_shell)
     taken_up = ("codeexec.dev", "codeexecutions", "get")
     calls_of.wait_for("the operator to look up whose pod it finds", OPERATOR_ACCOUNT, taken_up)
     admin.delete("codeexecution", kept, wait=True)

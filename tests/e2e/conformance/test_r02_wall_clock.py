@@ -159,7 +159,9 @@ async def test_the_limit_interrupts_a_cell(survivors, everywhere):
         await sandbox.run("kept = 1", at=session)
         stopped = await sandbox.run("print('partial', end='', flush=True)\nwhile True: pass", at=session)
         assert (stopped.exit_code, stopped.output[:7]) == (124, "partial")
-        assert (await sandbox.run("print(kept)", at=session)).output == "1\n"
+        # A kernel that the node gives no CPU for two seconds is killed. That variables stay is unit/runner's claim.
+        stays = "did not stop in time and was killed; its variables are gone" not in stopped.stderr
+        assert (await sandbox.run("print('kept' in globals())", at=session)).output == f"{stays}\n"
         stubborn = await sandbox.run(STUBBORN["ignores every signal it can"][1], at=session)
         assert (stubborn.exit_code, stubborn.output[:7]) == (124, "partial")
         assert (await sandbox.run(PROCESSES, at=session)).exit_code == 0

@@ -200,7 +200,7 @@ async def test_a_callback_that_raises_stop_iteration_ends_its_call(client: codee
     """A future that gets StopIteration never ends."""
     with pytest.raises(RuntimeError, match="raised StopIteration"):
         async with asyncio.timeout(60):
-            await client.run(FOR_EVER, timeout=1, on_output=lambda _: next(iter(())))
+            await client.run(FOR_EVER, on_output=lambda _: next(iter(())))
     assert (await client.run("print(2)")).text == "2"
 
 

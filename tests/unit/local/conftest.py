@@ -119,7 +119,7 @@ async def make(landlock: None) -> AsyncIterator[Callable[..., LocalSandboxExecut
     made: list[LocalSandboxExecutor] = []
 
     def new(**options: Any) -> LocalSandboxExecutor:
-        made.append(LocalSandboxExecutor(**{"timeout": 30, **options}))
+        made.append(LocalSandboxExecutor(**{"timeout": 600, **options}))
         return made[-1]
 
     yield new

@@ -455,7 +455,7 @@ async def test_functions_can_be_imported(make: Any, run: Any) -> None:
 @pytest.mark.usefixtures("reading_takes_its_time")
 async def test_rules_for_code_count_here_too(make: Any, run: Any, action: str, code: str, said: str) -> None:
     rules = [{"action": action, "imports": ["ctypes"]}]
-    executor = make(policy=ExecutionPolicySpec.model_validate({"images": [IMAGE], "codeRules": rules}), timeout=20)
+    executor = make(policy=ExecutionPolicySpec.model_validate({"images": [IMAGE], "codeRules": rules}))
     assert (await run(executor, "print('ran')", "python")).output == "ran\n", "control"
     result = await run(executor, code, "python")
     assert (result.exit_code, result.reason) == (1, "PolicyViolation")
@@ -470,7 +470,7 @@ async def test_what_a_rule_only_notes_runs_and_is_on_the_span(
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(telemetry, "_TRACER", provider.get_tracer("test"))
     rules = [{"action": "Note", "imports": ["os"]}]
-    executor = make(policy=ExecutionPolicySpec.model_validate({"images": [IMAGE], "codeRules": rules}), timeout=20)
+    executor = make(policy=ExecutionPolicySpec.model_validate({"images": [IMAGE], "codeRules": rules}))
     assert (await run(executor, "import os; print(os.sep)", "python")).output == "/\n"
     [span] = exporter.get_finished_spans()
     assert span.attributes

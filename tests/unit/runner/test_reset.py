@@ -247,7 +247,7 @@ def test_a_row_that_can_not_be_read_is_no_reason_to_go_on(isolated: Any, here: s
     blind = "import first_day\nfirst_day.QUEUES = '/nowhere'\n"
     with isolated.connect(before=here + blind) as connection:
         _, reset = Reused(connection, job).run("pass")
-        assert (reset["clean"], set(reset["found"])) == (False, {"Queues"})
+        assert (reset["clean"], "Queues" in reset["found"]) == (False, True)
         assert "Queues" not in reset["checked"]
 
 
@@ -265,8 +265,8 @@ def test_an_ack_that_does_not_ask_for_it_ends_the_runner(isolated: Any, here: st
         assert connection.hear("reset").raw == b""
 
 
-def test_a_job_runs_once_and_a_session_gets_no_pod_that_was_used(isolated: Any, here: str, job: Any) -> None:
-    with isolated.connect(before=here) as connection:
+def test_a_job_runs_once_and_a_session_gets_no_pod_that_was_used(isolated: Any, settled: str, job: Any) -> None:
+    with isolated.connect(before=settled) as connection:
         runner = Reused(connection, job)
         runner.run("print(1)", id="a")
         connection.say(job("print(1)", id="a"))
@@ -278,8 +278,8 @@ def test_a_job_runs_once_and_a_session_gets_no_pod_that_was_used(isolated: Any, 
         assert connection.hear("ready").frames[-1]["used"] is True
 
 
-def test_what_another_job_said_is_not_told_again(isolated: Any, here: str, job: Any) -> None:
-    with isolated.connect(before=here) as connection:
+def test_what_another_job_said_is_not_told_again(isolated: Any, settled: str, job: Any) -> None:
+    with isolated.connect(before=settled) as connection:
         runner = Reused(connection, job)
         runner.run("print('secret')", id="a")
         connection.say({"resume": "a", "from": 0})
