@@ -18,7 +18,7 @@ from codeexec_api import (
     judge,
 )
 from codeexec_api import records as said
-from codeexec_api.approval import asking, by_whom, decided, question, undecided
+from codeexec_api.approval import asking, by_whom, decided, lapsed, question, undecided
 from codeexec_api.code_rules import find
 from codeexec_api.names import block_key, file_key
 from codeexec_api.permits import opening
@@ -53,9 +53,11 @@ class Operator:
                 limit = timedelta(seconds=self._state.executions[run.name].spec.timeout_seconds)
                 yield run.endless_since + limit, partial(self._time_out, run, run.endless_since)
         for execution in self._state.executions.all():
-            asked = execution.status.approval
+            asked, run = execution.status.approval, self._state.runs[execution.metadata.name]
             if execution.status.phase is Phase.AWAITING_APPROVAL and asked and asked.wait_until:
-                yield asked.wait_until, partial(self._nobody_decided, self._state.runs[execution.metadata.name])
+                yield asked.wait_until, partial(self._nobody_decided, run)
+            elif execution.status.phase is Phase.STARTING and asked and asked.expires_at:
+                yield asked.expires_at, partial(self._lapses, run)
         for session in self._state.sessions.all():
             name, spec, status = session.metadata.name, session.spec, session.status
             if status.phase is not SessionPhase.READY or not status.started_at or not status.last_used_at:
@@ -174,11 +176,12 @@ class Operator:
         if name not in self._state.executions or self._state.operator_absent:
             return
         execution = self._state.executions[name]
+        if execution.status.phase is Phase.STARTING:
+            self._lapses(self._state.runs[name])
         if execution.status.phase is not Phase.AWAITING_APPROVAL:
             return
         asked = execution.status.approval or ApprovalStatus()
-        named = [one for one in self._state.approvals.all() if one.spec.execution_ref.name == name]
-        ruling = judge(named, execution, asked.grants, self._state.now)
+        ruling = judge(self._state.approvals_of(name), execution, asked.grants, self._state.now)
         heard = asked.model_copy(update={"unused": ruling.unused})
         if not ruling.counts:
             status = execution.status.model_copy(update={"approval": heard})
@@ -195,6 +198,15 @@ class Operator:
         run = self._state.runs[name]
         verdict = self._state.evaluate(execution.spec, reading=run.reading)
         self._enter(run, verdict, f"approved by {heard.approver}")
+
+    def _lapses(self, run: Run) -> bool:
+        """True if it was approved, and the approval doesn't count any more. It has ended then."""
+        execution = self._state.executions[run.name]
+        asked = execution.status.approval
+        why = lapsed(self._state.approvals_of(run.name), execution, asked, self._state.now) if asked else None
+        if why:
+            self.finish(run, why.event, why.message, why.reason, approval=why.approval)
+        return why is not None
 
     def _enter(self, run: Run, verdict: Verdict, message: str) -> None:
         """It may run."""
@@ -239,6 +251,8 @@ class Operator:
                 self._start(run)
 
     def _start(self, run: Run) -> None:
+        if self._lapses(run):
+            return
         if session := self._state.session_of(run.name):
             proven = records.proven_of(self._state.sessions[session])
         else:

@@ -36,6 +36,7 @@ VERSION: Final = version("codeexec")
 """Of the operator that the fake plays."""
 DEFAULT_POLICY: Final = cluster_policy(("codeexec-system", "codeexec-operator"))
 """Where the policy is kept of a namespace without its own, with the names of a usual installation."""
+_LAPSES: Final = frozenset({Reason.APPROVAL_DENIED, Reason.APPROVAL_EXPIRED, Reason.APPROVAL_REVOKED})
 _TARGET: Final = {"name": "api-server", "address": "192.0.2.1", "port": 443, "protocol": "TCP"}
 
 
@@ -63,7 +64,7 @@ def moved(
     if kind is ConditionType.FINISHED:
         update["finished_at"] = now
         waits = status.phase is Phase.AWAITING_APPROVAL and event is not Event.CANCEL
-        if waits:
+        if waits or why in _LAPSES:
             conditions = set_condition(conditions, result(ConditionType.APPROVED, holds=False))
         if status.started_at:
             took = duration((now - status.started_at).total_seconds())

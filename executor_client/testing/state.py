@@ -105,6 +105,10 @@ class State:
         ref = self.executions[name].spec.session_ref
         return ref.name if ref else None
 
+    def approvals_of(self, name: str) -> list[ExecutionApproval]:
+        """What was decided about an execution."""
+        return [one for one in self.approvals.all() if one.spec.execution_ref.name == name]
+
     def policy_object(self) -> ExecutionPolicy | None:
         """The policy as an object of the namespace; None if it has none of its own."""
         if not self._own_policy:
