@@ -303,8 +303,8 @@ class KubernetesCodeExecutor(
     def _to_config(self) -> KubernetesCodeExecutorConfig:
         if self._client.cluster is None:
             raise ValueError(
-                "client names no cluster, as that of a FakeCluster, so the executor can't be dumped: a loaded one would "
-                "run code in the cluster of the kubeconfig. Create the executor in code, or pass "
+                "client names no cluster, as that of a FakeCluster, so the executor can't be dumped: a loaded one "
+                "would run code in the cluster of the kubeconfig. Create the executor in code, or pass "
                 "client=CodeExecutionClient(ClusterRef(...))"
             )
         return super()._to_config()

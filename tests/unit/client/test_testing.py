@@ -1,7 +1,9 @@
 """The public fake of the cluster side. That it does as a cluster does is shown by tests/e2e/test_fake_is_honest.py."""
 
 import asyncio
+import sys
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,6 +211,26 @@ async def test_a_block_can_lose_its_pod():
 
 
 # --- several callers ---
+
+
+async def test_more_executions_can_wait_in_line_than_python_takes_calls_within_each_other():
+    """Each took four calls or more. A script that raises holds up nobody behind it."""
+    many = sys.getrecursionlimit() * 2 // 5
+
+    def run(block: FakeBlock) -> FakeOutcome:
+        if block.code == "raise":
+            raise LookupError
+        return FakeOutcome(never_ends=block.code == "first")
+
+    fake = FakeCluster(run=run)
+    client = fake.client()
+    session = await client.open_session(REQUEST)
+    first = await client.submit(blocks(("sh", "first")), REQUEST, session=session.name)
+    for code in ("raise", *["next"] * many):
+        await client.submit(blocks(("sh", code)), REQUEST, session=session.name)
+    with pytest.raises(LookupError):
+        await first.cancel()
+    assert Counter(one.status.phase for one in fake.executions) == {"Cancelled": 1, "Failed": 1, "Succeeded": many}
 
 
 def test_threads_with_event_loops_of_their_own():
