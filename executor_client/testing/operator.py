@@ -185,10 +185,6 @@ class Operator:
         else:
             self._queue_up(run, self._state.sessions[session])
 
-    def cancel(self, run: Run) -> None:
-        """Stop code that runs."""
-        self.stop_code(run, 130, "Cancelled")
-
     def stop_code(self, run: Run, exit_code: int, reason: str) -> None:
         """End the block that runs. Without a time it is the script that does so, while its block begins."""
         self._runner.end_block(run, exit_code, reason, run.endless_since or self._state.now)
@@ -211,6 +207,9 @@ class Operator:
             run.pod = self._state.session_pods[name]
             run.pod.queue.append(run)
             self._await_session(run, session)
+            if before := len(run.pod.queue) - 1:
+                place = said.place_in_session(before, before + 1, name)
+                self._state.write_execution(records.queued(self._state.executions[run.name], place, self._state.now))
             self._serve(name)
 
     def _serve(self, session: str) -> None:

@@ -94,7 +94,7 @@ class Simulation:
             elif phase is Phase.STARTING:
                 self._operator.finish(run, Event.CANCEL, "cancelled before the code started")
             else:
-                self._operator.cancel(run)
+                self._operator.stop_code(run, 130, "Cancelled")
 
     def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
         """Take a decision, and do with the execution that it names all that can be done at once.
