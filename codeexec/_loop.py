@@ -6,22 +6,18 @@ stopped.
 
 import asyncio
 import concurrent.futures
-import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from executor_client.exceptions import ClusterUnreachable
 from executor_client.runtime import forks
+from executor_client.runtime.asyncio_tasks import callbacks
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_in_a_call: Final = ContextVar("_in_a_call", default=False)
-"""Whether this is a call that a loop of ours runs, or a callback of one: the loop may wait for it in order to end."""
 
 
 class LoopThread:
@@ -88,7 +84,7 @@ class LoopThread:
         if serving:
             serving.end()
             end()  # not alone: it is gone as soon as it is called, also where Ctrl-C comes then
-            if not _in_a_call.get():
+            if callbacks.get() is None:  # no call of such a loop, nor a callback, whose end this would wait for
                 serving.join()
 
     def _running(self) -> "_Serving":
@@ -119,9 +115,9 @@ class _Call(Generic[T]):
         self._function = function
         self._task: asyncio.Task[T] | None = None
 
-    def begin(self) -> None:
-        """Run it; in the loop, and in the context of the caller."""
-        _in_a_call.set(True)
+    def begin(self, theirs: set[Future[None]]) -> None:
+        """Run it; in the loop, and in the context of the caller. `theirs` gets its callbacks."""
+        callbacks.set(theirs)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._task.add_done_callback(self._pass_on)
 
@@ -154,8 +150,7 @@ class _Serving:
 
     def __init__(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="codeexec-sync", daemon=True)
-        # Callbacks may wait for calls that have callbacks: no number of threads is enough for all of those.
-        self._workers = ThreadPoolExecutor(sys.maxsize, thread_name_prefix="codeexec-sync-callback")
+        self._callbacks = set[Future[None]]()
         self._over = asyncio.Event()
         self._calls: set[_Call[Any]] = set()
         self._loop = asyncio.new_event_loop()
@@ -178,7 +173,7 @@ class _Serving:
         """Run a call."""
         self._calls.add(call)
         call.serving = self
-        self._loop.call_soon_threadsafe(call.begin)
+        self._loop.call_soon_threadsafe(call.begin, self._callbacks)
 
     def forget(self, call: _Call[Any]) -> None:
         """Nobody waits for it any more."""
@@ -199,11 +194,11 @@ class _Serving:
     def join(self) -> None:
         """Wait until it has ended, and with it the callbacks."""
         self._thread.join()
-        self._workers.shutdown()
+        while running := tuple(self._callbacks):  # a callback may begin others, in a loop of its own
+            concurrent.futures.wait(running)
 
     def _serve(self) -> None:
         try:
-            self._loop.set_default_executor(self._workers)
             over = self._loop.create_task(self._until_over())
             while not over.done():
                 with suppress(KeyboardInterrupt, SystemExit):  # of a callback: its caller gets it

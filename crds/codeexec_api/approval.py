@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from codeexec_api.names import review_name
+from codeexec_api.phases import Event, Reason
 from codeexec_api.policy import Verdict
 from codeexec_api.v1alpha1.approval import ApprovalStatus, ExecutionApproval, Grant, UnusedApproval
 from codeexec_api.v1alpha1.bounds import MAX_UNUSED_APPROVALS
@@ -116,6 +117,49 @@ def decided(asked: ApprovalStatus, by: ExecutionApproval) -> ApprovalStatus:
             "expires_at": by.spec.expires_at,
         }
     )
+
+
+@dataclass(frozen=True)
+class Lapse:
+    """Why an execution that was approved ends before its code starts."""
+
+    approval: ApprovalStatus
+    """What is on record then."""
+    event: Event
+    reason: Reason
+    message: str
+
+
+def lapsed(
+    approvals: Collection[ExecutionApproval], execution: CodeExecution, approval: ApprovalStatus, now: datetime
+) -> Lapse | None:
+    """Whether an execution that was approved may not start any more; None if it may.
+
+    Args:
+        approvals: those whose executionRef has the name of the execution.
+        execution: what they are about.
+        approval: what is on record of the decision.
+        now: the time.
+    """
+    denied = judge(approvals, execution, approval.grants, now)
+    if denied.denied and denied.counts:
+        heard = decided(approval, denied.counts)
+        message = f"denied {by_whom(heard)}. It had been approved before. Nothing was run"
+        return Lapse(heard, Event.REFUSED, Reason.APPROVAL_DENIED, message)
+    if approval.decision != "Approve":  # the policy was changed, and nobody had to decide any more
+        return None
+    named = [one for one in approvals if (one.metadata.name, one.metadata.uid) == (approval.name, approval.uid)]
+    ruling = judge(named, execution, approval.grants, now)
+    expired = approval.expires_at is not None and now >= approval.expires_at
+    if ruling.approved and not expired:
+        return None
+    if ruling.approved or any(unused.reason == EXPIRED for unused in ruling.unused):
+        message = f"the approval {approval.name} expired before the code could start. Nothing was run"
+        return Lapse(approval, Event.EXPIRED, Reason.APPROVAL_EXPIRED, message)
+    revoked = next((one.spec for one in named if one.spec.revoked), None)
+    who = f"revoked by {revoked.revoked_by}" if revoked else "deleted"  # or made anew, as another one
+    message = f"the approval {approval.name} of {approval.approver} was {who}. Nothing was run"
+    return Lapse(approval, Event.REFUSED, Reason.APPROVAL_REVOKED, message)
 
 
 def _by_age(approval: ExecutionApproval) -> tuple[str, str]:

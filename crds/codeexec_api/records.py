@@ -141,6 +141,16 @@ def wait_for_session(phase: SessionPhase) -> str:
     return f"waits for the session to {'wake up' if phase is SessionPhase.ASLEEP else 'start'}"
 
 
+def place_in_line(position: int, length: int, of: str) -> str:
+    """What the record of an execution says that waits for its turn. The first one has position 0."""
+    return f"position {position + 1} of {length} in the queue of {of}"
+
+
+def place_in_session(position: int, length: int, session: str) -> str:
+    """The same in a session, where what runs has position 0."""
+    return place_in_line(position, length, f"session {session!r}, which runs one execution at a time")
+
+
 def session_over(session: CodeSession) -> tuple[Event, Reason, str]:
     """What becomes of an execution whose session takes nothing more: the session's own failure, else a refusal."""
     name, status = session.metadata.name, session.status

@@ -300,6 +300,15 @@ class KubernetesCodeExecutor(
         except CodeExecError as error:
             logger.warning("could not end the session, which ends at its idle timeout: %s", error)
 
+    def _to_config(self) -> KubernetesCodeExecutorConfig:
+        if self._client.cluster is None:
+            raise ValueError(
+                "client names no cluster, as that of a FakeCluster, so the executor can't be dumped: a loaded one "
+                "would run code in the cluster of the kubeconfig. Create the executor in code, or pass "
+                "client=CodeExecutionClient(ClusterRef(...))"
+            )
+        return super()._to_config()
+
     @classmethod
     def _from_config_past_version(cls, config: dict[str, Any], version: int) -> Self:  # noqa: ARG003 - there was one
         """Version 1 knew no sessions: each call had a pod of its own. Dumps of the Docker executor have it, too."""

@@ -1,7 +1,7 @@
 """Decides about executions that wait for a human, and reads what they would run."""
 
 import secrets
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Literal
 
 from codeexec_api import (
@@ -40,10 +40,8 @@ class Reviewing(Connected):
         """
         if execution.status.phase is not Phase.AWAITING_APPROVAL or execution.status.approval is None:
             raise _nothing_to_decide(execution)
-        until = datetime.now(UTC) + valid  # noqa: TID251 - the caller's clock; the operator holds it against its own
-        return await self._decide(
-            execution, decision="Approve", grants=execution.status.approval.grants, reason=reason, expires_at=until
-        )
+        grants = execution.status.approval.grants
+        return await self._decide(execution, decision="Approve", grants=grants, reason=reason, valid=valid)
 
     async def deny(self, execution: CodeExecution, *, reason: str = "") -> ExecutionApproval:
         """Have this execution not run. Can be called as long as the code has not started.
@@ -122,7 +120,7 @@ class Reviewing(Connected):
         decision: Literal["Approve", "Deny"],
         reason: str,
         grants: tuple[Grant, ...] | None = None,
-        expires_at: datetime | None = None,
+        valid: timedelta | None = None,
     ) -> ExecutionApproval:
         transport, meta = await self.connect(), execution.metadata
         ref = ExecutionRef(name=meta.name, uid=meta.uid, requested_by=execution.spec.requested_by or "unknown")
@@ -132,7 +130,7 @@ class Reviewing(Connected):
             grants=grants,
             approver=await transport.whoami(),
             reason=reason,
-            expires_at=expires_at,
+            expires_at=transport.now() + valid if valid is not None else None,
         )
         return await transport.decide(f"{meta.name}-{secrets.token_hex(4)}", spec)
 

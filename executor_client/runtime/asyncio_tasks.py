@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+callbacks: Final[ContextVar[set[Future[None]] | None]] = ContextVar("callbacks", default=None)
+"""The functions of callers that run now, for whoever waits for them. None: nobody does."""
 
 
 class SingleFlight(Generic[T]):
@@ -64,11 +67,13 @@ async def in_worker(function: Callable[[V], object], value: V) -> None:
         except StopIteration as error:
             raise RuntimeError(f"{function!r} raised StopIteration") from error
 
-    worker = ThreadPoolExecutor(1)
-    try:
-        await asyncio.get_running_loop().run_in_executor(worker, copy_context().run, call)
-    finally:
-        worker.shutdown(wait=False)
+    worker, known = ThreadPoolExecutor(1), callbacks.get()
+    running = worker.submit(copy_context().run, call)
+    worker.shutdown(wait=False)
+    if known is not None:
+        known.add(running)
+        running.add_done_callback(known.discard)
+    await asyncio.wrap_future(running)
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:

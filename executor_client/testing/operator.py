@@ -1,8 +1,7 @@
 """What the operator does with executions and sessions of a fake cluster. Everything happens at once."""
 
-from collections.abc import Callable, Collection, Iterator
-from datetime import datetime, timedelta
-from functools import partial
+from collections.abc import Collection
+from datetime import timedelta
 from typing import Any, Final
 
 from codeexec_api import (
@@ -18,13 +17,14 @@ from codeexec_api import (
     judge,
 )
 from codeexec_api import records as said
-from codeexec_api.approval import asking, by_whom, decided, question, undecided
+from codeexec_api.approval import asking, by_whom, decided, lapsed, question
 from codeexec_api.code_rules import find
 from codeexec_api.names import block_key, file_key
 from codeexec_api.permits import opening
 from codeexec_api.policy import policy_for, session_refusal, without_code_rules
 from executor_client.model.code_reading import read_code
 from executor_client.testing import records
+from executor_client.testing.clock import Clock
 from executor_client.testing.outcomes import Script
 from executor_client.testing.runner import Runner
 from executor_client.testing.state import Run, State
@@ -36,46 +36,11 @@ class Operator:
     def __init__(self, state: State, script: Script, languages: Collection[str]) -> None:
         self._state: Final = state
         self._runner = Runner(state, script, languages, self)
-
-    # --- the clock ---
+        self._clock = Clock(state, self)
 
     def advance(self, seconds: float) -> None:
         """Set the clock forward. What falls due until then happens at its time."""
-        until = self._state.now + timedelta(seconds=seconds)
-        while (due := min(self._due(), key=lambda one: one[0], default=None)) and due[0] <= until:
-            self._state.now = max(self._state.now, due[0])
-            due[1]()
-        self._state.now = max(self._state.now, until)
-
-    def _due(self) -> Iterator[tuple[datetime, Callable[[], None]]]:
-        for run in self._state.runs.values():
-            if run.endless_since:
-                limit = timedelta(seconds=self._state.executions[run.name].spec.timeout_seconds)
-                yield run.endless_since + limit, partial(self._time_out, run, run.endless_since)
-        for execution in self._state.executions.all():
-            asked = execution.status.approval
-            if execution.status.phase is Phase.AWAITING_APPROVAL and asked and asked.wait_until:
-                yield asked.wait_until, partial(self._nobody_decided, self._state.runs[execution.metadata.name])
-        for session in self._state.sessions.all():
-            name, spec, status = session.metadata.name, session.spec, session.status
-            if status.phase is not SessionPhase.READY or not status.started_at or not status.last_used_at:
-                continue
-            lifetime = timedelta(seconds=spec.max_lifetime_seconds)
-            message = f"the session reached spec.maxLifetimeSeconds ({spec.max_lifetime_seconds} s)"
-            yield status.started_at + lifetime, partial(self.end_session, name, Event.DEADLINE, message)
-            if not self._state.session_pods[name].queue:
-                idle = timedelta(seconds=spec.idle_timeout_seconds)
-                message = f"nothing ran in the session for spec.idleTimeoutSeconds ({spec.idle_timeout_seconds} s)"
-                end = partial(self.end_session, name, Event.ENDED, message, Reason.IDLE_TIMEOUT)
-                yield status.last_used_at + idle, end
-
-    def _nobody_decided(self, run: Run) -> None:
-        asked = self._state.executions[run.name].status.approval or ApprovalStatus()
-        self.finish(run, Event.EXPIRED, undecided(asked), Reason.APPROVAL_TIMEOUT)
-
-    def _time_out(self, run: Run, since: datetime) -> None:
-        self._runner.end_block(run, 124, "DeadlineExceeded", since)
-        self._runner.conclude(run)
+        self._clock.advance(seconds)
 
     # --- sessions ---
 
@@ -174,11 +139,12 @@ class Operator:
         if name not in self._state.executions or self._state.operator_absent:
             return
         execution = self._state.executions[name]
+        if execution.status.phase is Phase.STARTING:
+            self.lapses(self._state.runs[name])
         if execution.status.phase is not Phase.AWAITING_APPROVAL:
             return
         asked = execution.status.approval or ApprovalStatus()
-        named = [one for one in self._state.approvals.all() if one.spec.execution_ref.name == name]
-        ruling = judge(named, execution, asked.grants, self._state.now)
+        ruling = judge(self._state.approvals_of(name), execution, asked.grants, self._state.now)
         heard = asked.model_copy(update={"unused": ruling.unused})
         if not ruling.counts:
             status = execution.status.model_copy(update={"approval": heard})
@@ -196,6 +162,15 @@ class Operator:
         verdict = self._state.evaluate(execution.spec, reading=run.reading)
         self._enter(run, verdict, f"approved by {heard.approver}")
 
+    def lapses(self, run: Run) -> bool:
+        """True if it was approved, and the approval doesn't count any more. It has ended then."""
+        execution = self._state.executions[run.name]
+        asked = execution.status.approval
+        why = lapsed(self._state.approvals_of(run.name), execution, asked, self._state.now) if asked else None
+        if why:
+            self.finish(run, why.event, why.message, why.reason, approval=why.approval)
+        return why is not None
+
     def _enter(self, run: Run, verdict: Verdict, message: str) -> None:
         """It may run."""
         session = self._state.session_of(run.name)
@@ -210,24 +185,21 @@ class Operator:
         else:
             self._queue_up(run, self._state.sessions[session])
 
-    def cancel(self, run: Run) -> None:
-        """Stop code that runs. Without a time it is the script that cancels, while its block begins."""
-        self._runner.end_block(run, 130, "Cancelled", run.endless_since or self._state.now)
+    def stop_code(self, run: Run, exit_code: int, reason: str) -> None:
+        """End the block that runs. Without a time it is the script that does so, while its block begins."""
+        self._runner.end_block(run, exit_code, reason, run.endless_since or self._state.now)
         self._runner.conclude(run)
 
     def _refuses(self, run: Run, session: CodeSession, *, allowed: bool = True) -> bool:
         """True if the session doesn't take the execution, which has ended then. `allowed`: nobody has to approve it."""
+        spec = self._state.executions[run.name].spec
         if session.status.phase.terminal:
             self._leave_session(run, session, allowed=allowed)
-        elif problem := self._mismatch(run, session):
+        elif problem := said.session_mismatch(spec, session) or session_refusal(spec, session, self._state.policy):
             self.finish(run, Event.REFUSED, problem, Reason.SESSION_MISMATCH)
         else:
             return False
         return True
-
-    def _mismatch(self, run: Run, session: CodeSession) -> str:
-        spec = self._state.executions[run.name].spec
-        return said.session_mismatch(spec, session) or session_refusal(spec, session, self._state.policy)
 
     def _queue_up(self, run: Run, session: CodeSession) -> None:
         name = session.metadata.name
@@ -235,10 +207,36 @@ class Operator:
             run.pod = self._state.session_pods[name]
             run.pod.queue.append(run)
             self._await_session(run, session)
-            if run.pod.queue[0] is run:
-                self._start(run)
+            if before := len(run.pod.queue) - 1:
+                place = said.place_in_session(before, before + 1, name)
+                self._state.write_execution(records.queued(self._state.executions[run.name], place, self._state.now))
+            self._serve(name)
+
+    def _serve(self, session: str) -> None:
+        """Start what is first in the line of a session, again and again.
+
+        A loop, because what ends at once calls this for the next one: a thousand of those are too many for the stack.
+
+        Raises:
+            BaseException: what a script has raised, when all have had their turn.
+        """
+        pod, failures, last = self._state.session_pods[session], list[BaseException](), None
+        if pod.serving:
+            return
+        pod.serving = True
+        while (first := self._state.first_in_line(session)) and first is not last:
+            last = first
+            try:
+                self._start(first)
+            except BaseException as error:
+                failures.append(error)
+        pod.serving = False
+        if failures:
+            raise failures[0]
 
     def _start(self, run: Run) -> None:
+        if self.lapses(run):
+            return
         if session := self._state.session_of(run.name):
             proven = records.proven_of(self._state.sessions[session])
         else:
@@ -278,5 +276,4 @@ class Operator:
             if started:
                 used = {"last_used_at": self._state.now, "executions": session.status.executions + 1}
                 self._state.write_session(session.model_copy(update={"status": session.status.model_copy(update=used)}))
-            if run.pod.queue:
-                self._start(run.pod.queue[0])
+            self._serve(session.metadata.name)

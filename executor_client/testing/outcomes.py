@@ -67,7 +67,7 @@ class FakeOutcome:
     """What comes of a block.
 
     Raises:
-        ValueError: it is to end in more than one way.
+        ValueError: it is to end in more than one way, or with an exit code that no process has.
     """
 
     stdout: str | bytes = ""
@@ -87,6 +87,12 @@ class FakeOutcome:
     def __post_init__(self) -> None:
         if sum((self.never_ends, self.out_of_memory, self.loses_pod)) > 1:
             raise ValueError("an outcome ends in one way: never_ends, out_of_memory or loses_pod")
+        whole = isinstance(self.exit_code, int) and not isinstance(self.exit_code, bool)
+        if not whole or not 0 <= self.exit_code <= 255:
+            raise ValueError(
+                f"exit_code is {self.exit_code!r}: pass a whole number from 0 to 255. A process that a signal "
+                "ends has 128 and the number of the signal, such as 137"
+            )
 
     def output(self) -> Iterator[tuple[StreamName, bytes]]:
         """Everything that is written, in order."""

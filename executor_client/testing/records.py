@@ -24,6 +24,7 @@ from codeexec_api import (
     advance_session,
     condition,
     set_condition,
+    true_condition,
 )
 from codeexec_api import records as said
 from codeexec_api.policy import cluster_policy
@@ -36,6 +37,7 @@ VERSION: Final = version("codeexec")
 """Of the operator that the fake plays."""
 DEFAULT_POLICY: Final = cluster_policy(("codeexec-system", "codeexec-operator"))
 """Where the policy is kept of a namespace without its own, with the names of a usual installation."""
+_LAPSES: Final = frozenset({Reason.APPROVAL_DENIED, Reason.APPROVAL_EXPIRED, Reason.APPROVAL_REVOKED})
 _TARGET: Final = {"name": "api-server", "address": "192.0.2.1", "port": 443, "protocol": "TCP"}
 
 
@@ -60,15 +62,22 @@ def moved(
     result = partial(condition, reason=why, message=message, now=now, generation=generation)
     proofs = _proof_conditions(status.conditions, update.get("egress_proof"), now, generation, status.egress)
     conditions, took = set_condition(proofs, result(kind, holds=holds)), ""
+    if kind in (ConditionType.STARTED, ConditionType.FINISHED) and true_condition(conditions, ConditionType.QUEUED):
+        over = partial(result, ConditionType.QUEUED, holds=False)
+        ready = kind is ConditionType.STARTED
+        turn = over(reason=Reason.SANDBOX_READY.value, message="the sandbox is ready") if ready else over()
+        conditions = set_condition(conditions, turn)
     if kind is ConditionType.FINISHED:
         update["finished_at"] = now
         waits = status.phase is Phase.AWAITING_APPROVAL and event is not Event.CANCEL
-        if waits:
+        if waits or why in _LAPSES:
             conditions = set_condition(conditions, result(ConditionType.APPROVED, holds=False))
+        not_yet = status.phase in (Phase.PENDING, Phase.AWAITING_APPROVAL, Phase.APPROVED)
         if status.started_at:
             took = duration((now - status.started_at).total_seconds())
         else:
-            missing = ConditionType.ACCEPTED if waits or not status.conditions else ConditionType.STARTED
+            never_accepted = not_yet and event in (Event.REFUSED, Event.EXPIRED)
+            missing = ConditionType.ACCEPTED if never_accepted else ConditionType.STARTED
             conditions = set_condition(conditions, result(missing, holds=False))
         conditions = set_condition(conditions, said.succeeded(move.phase, why, now, generation))
     changes = {
@@ -82,6 +91,14 @@ def moved(
         "summary": execution.spec.summary.model_copy(update={"duration": took}),
         **update,
     }
+    return execution.model_copy(update={"status": status.model_copy(update=changes)})
+
+
+def queued(execution: CodeExecution, place: str, now: datetime) -> CodeExecution:
+    """An execution that waits for its turn in a session, at this place."""
+    why, status, generation = Reason.WAITING_FOR_SESSION.value, execution.status, execution.metadata.generation
+    shown = condition(ConditionType.QUEUED, holds=True, reason=why, message=place, now=now, generation=generation)
+    changes = {"reason": why, "message": place, "conditions": set_condition(status.conditions, shown)}
     return execution.model_copy(update={"status": status.model_copy(update=changes)})
 
 

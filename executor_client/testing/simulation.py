@@ -94,7 +94,7 @@ class Simulation:
             elif phase is Phase.STARTING:
                 self._operator.finish(run, Event.CANCEL, "cancelled before the code started")
             else:
-                self._operator.cancel(run)
+                self._operator.stop_code(run, 130, "Cancelled")
 
     def decide(self, name: str, spec: ExecutionApprovalSpec) -> ExecutionApproval:
         """Take a decision, and do with the execution that it names all that can be done at once.
@@ -115,13 +115,7 @@ class Simulation:
         """
         with self._lock:
             approval = self.state.approvals.patch(name, revoked=True, revoked_by=user)
-            execution = approval.spec.execution_ref.name
-            status = self.state.executions[execution].status
-            queued = status.phase is Phase.STARTING and status.approval and status.approval.name == name
-            if queued and not self.state.operator_absent:
-                message = f"the approval {name} of {approval.spec.approver} was revoked by {user}. Nothing was run"
-                self._operator.finish(self.state.runs[execution], Event.REFUSED, message, Reason.APPROVAL_REVOKED)
-            self._operator.judge_execution(execution)
+            self._operator.judge_execution(approval.spec.execution_ref.name)
 
     def create_session(self, name: str, spec: CodeSessionSpec) -> CodeSession:
         """Take a session, and start it, and what waits for it. Returns its first version.

@@ -22,6 +22,7 @@ from codeexec_api import (
     ExecutionApproval,
     ExecutionPolicy,
     ExecutionPolicySpec,
+    Phase,
     Reason,
     Verdict,
     evaluate,
@@ -47,6 +48,8 @@ class Pod:
     log: Growing[tuple[datetime, bytes]] = field(default_factory=Growing)
     queue: "deque[Run]" = field(default_factory=deque)
     """Executions of a session in order of arrival; the first one runs."""
+    serving: bool = False
+    """Somebody sees to it already that the first one runs."""
 
 
 @dataclass(eq=False)
@@ -104,6 +107,15 @@ class State:
         """Name of the session that an execution asks for, whether it exists or not."""
         ref = self.executions[name].spec.session_ref
         return ref.name if ref else None
+
+    def approvals_of(self, name: str) -> list[ExecutionApproval]:
+        """What was decided about an execution."""
+        return [one for one in self.approvals.all() if one.spec.execution_ref.name == name]
+
+    def first_in_line(self, session: str) -> Run | None:
+        """The execution whose turn it is in a session; None if there is none, or it runs already."""
+        first = next(iter(self.session_pods[session].queue), None)
+        return first if first and self.executions[first.name].status.phase is Phase.STARTING else None
 
     def policy_object(self) -> ExecutionPolicy | None:
         """The policy as an object of the namespace; None if it has none of its own."""

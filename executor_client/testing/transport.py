@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from typing_extensions import override
@@ -43,6 +44,10 @@ class FakeTransport(ClusterTransport):
         if self._closed:
             raise ClusterUnreachable(CLOSED)
         self._simulation.check()
+
+    @override
+    def now(self) -> datetime:
+        return self._simulation.state.now
 
     @override
     async def check(self) -> None:

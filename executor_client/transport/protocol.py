@@ -1,6 +1,7 @@
 """What a client needs of a cluster: the real one in `cluster`, and one in memory in `executor_client.testing`."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar
 
 from codeexec_api import (
@@ -27,6 +28,10 @@ class ClusterTransport(Protocol):
     """
 
     namespace: str
+
+    def now(self) -> datetime:
+        """The time by the caller's clock. The operator holds times against its own."""
+        return datetime.now(UTC)  # noqa: TID251 - the one place where the client reads it
 
     async def check(self) -> None:
         """Make sure that the cluster answers and knows CodeExecutions."""

@@ -708,6 +708,24 @@ async def what_waits_can_be_cancelled_and_so_can_what_runs(stage: Stage) -> Any:
     return queued, [await both(stage, result) for result in (given_up, stopped, done)]
 
 
+@case({ENDLESS: FakeOutcome(stdout="first\n", never_ends=True)}, policy=CODE_RULES)
+async def what_was_approved_can_be_denied_while_it_waits_for_its_turn(stage: Stage) -> Any:
+    async with await stage.client.open_session(REQUEST, wait=True) as session:
+        endless = await submit(stage, session, ENDLESS)
+        await printed(stage, endless)
+        waiting = await stage.client.submit(blocks(("python", ASKS)), REQUEST, session=session.name)
+        await phase(stage, waiting, Phase.AWAITING_APPROVAL)
+        async with stage.somebody_else() as approver:
+            await approver.approve(await approver.get(waiting.name))
+            await phase(stage, waiting, Phase.STARTING)
+            await approver.deny(await approver.get(waiting.name), reason="too much is asked for")
+            denied = await waiting.result()
+        await endless.cancel()
+        await endless.result()
+    assert (denied.phase, denied.reason, denied.blocks) == (Phase.DENIED, "ApprovalDenied", ())
+    return await both(stage, denied)
+
+
 @case({ENDLESS: FakeOutcome(stdout="first\n", never_ends=True)})
 async def a_session_that_is_ended(stage: Stage) -> Any:
     session = await stage.client.open_session(REQUEST, wait=True)

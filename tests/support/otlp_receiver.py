@@ -53,12 +53,17 @@ def spans_of(body: bytes) -> list[dict[str, Any]]:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Keeps all spans, and the headers that they came with. `answer` is the status that it gives to each request."""
+    """Keeps all spans, and the headers that they came with.
+
+    `answer` is the status that it gives to each request, as soon as it `may_answer`.
+    """
 
     def __init__(self, address: str = "127.0.0.1", port: int = 0, answer: int = 200) -> None:
         self.spans: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.answer = answer
+        self.may_answer = threading.Event()
+        self.may_answer.set()
         super().__init__((address, port), _Handler)
 
     @property
@@ -82,6 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.headers.append({key.lower(): value for key, value in self.headers.items()})
+        self.server.may_answer.wait()
         if self.server.answer == 200 and self.path == "/v1/traces":
             self.server.spans += spans_of(body)
         self._reply(b"")

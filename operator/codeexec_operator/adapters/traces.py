@@ -5,8 +5,10 @@ Where to, how often, and with which headers is said by the environment, in the v
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -70,11 +72,19 @@ class Traces:
         span.end(_nanoseconds(stage.ended))
 
     async def close(self) -> None:
-        """Send what waits, if that takes no longer than a moment."""
-        sending = asyncio.create_task(asyncio.to_thread(self._provider.shutdown))
-        await asyncio.wait([sending], timeout=_CLOSE_SECONDS)
+        """Send what waits, if that takes no longer than a moment. Nobody waits for a request that is under way then."""
+        sent, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def send() -> None:
+            self._provider.shutdown()
+            self._exporter.speak()
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(sent.set)
+
+        threading.Thread(target=send, name="codeexec-last-spans", daemon=True).start()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(sent.wait(), _CLOSE_SECONDS)
         self._exporter.shutdown()  # ends its attempts
-        await sending
 
 
 class _Counted(SpanExporter):
@@ -115,7 +125,10 @@ class _Counted(SpanExporter):
         if not self._closed:
             self._closed = True
             self._exporter.shutdown()
-            self._told_by.removeFilter(self._cause)
+
+    def speak(self) -> None:
+        """Let into the log what the exporter says itself: nothing is being tried any more."""
+        self._told_by.removeFilter(self._cause)
 
 
 class _FirstWords(logging.Filter):

@@ -18,7 +18,7 @@ from codeexec_api import (
     evaluate,
     judge,
 )
-from codeexec_api.approval import EXPIRED, asking, by_whom, decided, question, undecided
+from codeexec_api.approval import asking, by_whom, decided, lapsed, question, undecided
 from codeexec_api.code_rules import find, unread
 from codeexec_api.policy import policy_for, without_code_rules
 from codeexec_operator.core.actions import Action, Plan, PublishCode, ReadApprovals, ReadRequest, WithdrawCode
@@ -133,33 +133,16 @@ def lapse(seen: Observed, now: datetime) -> Plan | None:
         return None
     if seen.approvals is None:
         return Plan(actions=(ReadApprovals(),))
-    lapsed = lapsed_approval(seen, approval, seen.approvals, now)
-    return _end(_knowing(seen, lapsed[0]), now, lapsed[1]) if lapsed else None
+    found = lapsed_approval(seen, approval, seen.approvals, now)
+    return _end(_knowing(seen, found[0]), now, found[1]) if found else None
 
 
 def lapsed_approval(
     seen: Observed, approval: ApprovalStatus, approvals: Sequence[ExecutionApproval], now: datetime
 ) -> tuple[ApprovalStatus, Ending] | None:
     """Why the approval doesn't count any more, with what the record says of it then; None if it counts."""
-    denied = judge(approvals, seen.execution, approval.grants, now)
-    if denied.denied and denied.counts:
-        heard = decided(approval, denied.counts)
-        message = f"denied {by_whom(heard)}. It had been approved before. Nothing was run"
-        return heard, Ending(Event.REFUSED, Reason.APPROVAL_DENIED, message)
-    if approval.decision != "Approve":  # the policy was changed, and nobody had to decide any more
-        return None
-    named = [one for one in approvals if (one.metadata.name, one.metadata.uid) == (approval.name, approval.uid)]
-    ruling = judge(named, seen.execution, approval.grants, now)
-    expired = approval.expires_at is not None and now >= approval.expires_at
-    if ruling.approved and not expired:
-        return None
-    if ruling.approved or any(unused.reason == EXPIRED for unused in ruling.unused):
-        message = f"the approval {approval.name} expired before the code could start. Nothing was run"
-        return approval, Ending(Event.EXPIRED, Reason.APPROVAL_EXPIRED, message)
-    revoked = next((one.spec for one in named if one.spec.revoked), None)
-    who = f"revoked by {revoked.revoked_by}" if revoked else "deleted"  # or made anew, as another one
-    message = f"the approval {approval.name} of {approval.approver} was {who}. Nothing was run"
-    return approval, Ending(Event.REFUSED, Reason.APPROVAL_REVOKED, message)
+    found = lapsed(approvals, seen.execution, approval, now)
+    return (found.approval, Ending(found.event, found.reason, found.message)) if found else None
 
 
 def awake_at_expiry(seen: Observed, plan: Plan) -> Plan:

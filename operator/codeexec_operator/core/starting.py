@@ -199,7 +199,8 @@ def _stand_in_line(seen: Observed, pool: PoolView, now: datetime, timing: Timing
     """Wait, for a time if it is limited, and now and then record at which place."""
     execution = seen.execution
     leave_at, limit = None, execution.spec.queue_timeout_seconds
-    place = f"{_place(pool)} of pool {pool.name!r}" + (f"; {pool.problem}" if pool.problem else "")
+    place = records.place_in_line(pool.position, pool.length, f"pool {pool.name!r}")
+    place += f"; {pool.problem}" if pool.problem else ""
     if limit:
         approved = find_condition(execution.status.conditions, ConditionType.APPROVED)
         since = approved.last_transition_time if approved else execution.metadata.creation_timestamp or now
@@ -218,13 +219,9 @@ def _wait_for_session(seen: Observed, view: SessionView, now: datetime, timing: 
         return delay.tell_of_session(seen.execution, view.session, now)
     if view.position == 0:
         return Plan()
-    place = f"{_place(view)} of session {view.session.metadata.name!r}, which runs one execution at a time"
+    place = records.place_in_session(view.position, view.length, view.session.metadata.name)
     tell_at = (view.since or now) + timedelta(seconds=timing.start_notice)
     return _record_place(seen, Reason.WAITING_FOR_SESSION, place, tell_at, view.length, now, timing)
-
-
-def _place(line: PoolView | SessionView) -> str:
-    return f"position {line.position + 1} of {line.length} in the queue"
 
 
 def _record_place(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -315,7 +315,18 @@ class TestDeciding:
         code = await human.read_code(await human.get(left.name))
         assert code.files == {"json.py": b"print('harm')"}
 
-    async def test_an_approval_is_revoked_while_its_execution_waits_for_its_turn(self) -> None:
+    @pytest.mark.parametrize(
+        ("decide", "end", "words"),
+        [
+            ("revoke", ("Denied", "ApprovalRevoked"), "of anna was revoked by anna. Nothing was run"),
+            ("deny", ("Denied", "ApprovalDenied"), "denied by anna: no. It had been approved before. Nothing was run"),
+            ("wait", ("Expired", "ApprovalExpired"), "expired before the code could start. Nothing was run"),
+            ("wait for the same moment", ("Expired", "ApprovalExpired"), "expired before the code could start"),
+        ],
+    )
+    async def test_an_approval_lapses_while_its_execution_waits_for_its_turn(
+        self, decide: str, end: tuple[str, str], words: str
+    ) -> None:
         policy = POLICY.dump() | {"maxTimeoutSeconds": 60, "withApproval": {"maxTimeoutSeconds": 90}}
         fake = FakeCluster(
             policy=ExecutionPolicySpec.model_validate(policy),
@@ -324,15 +335,32 @@ class TestDeciding:
         human, agent = fake.client("anna"), fake.client()
         session = await agent.open_session(Request(agent="tester"))
         busy = prepare([SourceBlock("python", "busy")]).blocks
-        await agent.submit(busy, Request(agent="tester"), session=session.name)
+        first = await agent.submit(busy, Request(agent="tester", timeout_seconds=60), session=session.name)
         handle = await agent.submit(BLOCKS, Request(agent="tester", timeout_seconds=90), session=session.name)
-        await human.approve(await human.get(handle.name))
+        valid = timedelta(seconds=60 if decide == "wait for the same moment" else 30)
+        approval = await human.approve(await human.get(handle.name), valid=valid)
+        assert approval.spec.expires_at == fake.now + valid
         queued = await human.get(handle.name)
         assert queued.status.phase == "Starting"
-        await human.revoke(queued)
-        result = await handle.result()
-        assert (result.phase, result.reason) == ("Denied", "ApprovalRevoked")
-        assert "was revoked by anna" in result.message
+        if decide == "revoke":
+            await human.revoke(queued)
+        elif decide == "deny":
+            await human.deny(queued, reason="no")
+        else:
+            fake.advance(valid.total_seconds())
+        await first.cancel()
+        result, ended = await handle.result(), (await human.get(handle.name)).status
+        assert (result.phase, result.reason) == end
+        assert words in result.message
+        conditions = {one.type: one.status for one in ended.conditions}
+        assert (conditions["Approved"], conditions["Started"]) == ("False", "False")
+        assert ended.started_at is None
+
+    async def test_an_approval_counts_by_the_clock_of_the_fake_and_not_by_the_true_time(self) -> None:
+        fake = FakeCluster(policy=POLICY, run=lambda _: FakeOutcome(), now=datetime(9000, 1, 1, tzinfo=UTC))
+        name, human = await left_waiting(fake), fake.client("anna")
+        await human.approve(await human.get(name))
+        assert (await human.get(name)).status.phase == "Succeeded"
 
 
 class TestCommands:

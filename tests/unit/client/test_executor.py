@@ -126,6 +126,12 @@ def test_a_dump_has_the_cluster_of_the_client_that_the_executor_was_given() -> N
     assert again._client.cluster == cluster  # type: ignore[attr-defined]
 
 
+def test_an_executor_on_a_fake_is_not_dumped_because_the_dump_would_load_onto_a_cluster() -> None:
+    executor = KubernetesCodeExecutor(client=FakeCluster().client())
+    with pytest.raises(ValueError, match=r"client names no cluster.*pass client=CodeExecutionClient"):
+        executor.dump_component()
+
+
 def test_what_comes_from_a_generator_is_in_the_configuration_and_in_the_request() -> None:
     ways, mounts = ["10.1.2.3/32:443/TCP"], ["pvc:data:/mnt/data"]
     given: dict[str, Any] = {"egress": (one for one in ways), "mounts": (one for one in mounts)}

@@ -1,7 +1,9 @@
 """The public fake of the cluster side. That it does as a cluster does is shown by tests/e2e/test_fake_is_honest.py."""
 
 import asyncio
+import sys
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from fake_cases import CASES, REQUEST, Case, FakeStage, blocks
+from polling import until
 
 from codeexec_api import ExecutionPolicySpec, Limits, Phase, PolicyLimits, Reason
 from codeexec_api.v1alpha1.bounds import MAX_STORED_BYTES
@@ -22,6 +25,7 @@ from executor_client import (
     NotPermitted,
 )
 from executor_client.client import execution, waiting
+from executor_client.client.waiting import WaitNotice
 from executor_client.testing import FAKE_IMAGE, FakeBlock, FakeCluster, FakeOutcome
 
 
@@ -209,6 +213,65 @@ async def test_a_block_can_lose_its_pod():
 
 
 # --- several callers ---
+
+
+async def test_more_executions_can_wait_in_line_than_python_takes_calls_within_each_other():
+    """Each took four calls or more. A script that raises holds up nobody behind it."""
+    many = sys.getrecursionlimit() * 2 // 5
+
+    def run(block: FakeBlock) -> FakeOutcome:
+        if block.code == "raise":
+            raise LookupError
+        return FakeOutcome(never_ends=block.code == "first")
+
+    fake = FakeCluster(run=run)
+    client = fake.client()
+    session = await client.open_session(REQUEST)
+    first = await client.submit(blocks(("sh", "first")), REQUEST, session=session.name)
+    for code in ("raise", *["next"] * many):
+        await client.submit(blocks(("sh", code)), REQUEST, session=session.name)
+    with pytest.raises(LookupError):
+        await first.cancel()
+    assert Counter(one.status.phase for one in fake.executions) == {"Cancelled": 1, "Failed": 1, "Succeeded": many}
+
+
+@pytest.mark.parametrize("code", [-9, 256, 300, 1.5, True, "1"])
+def test_an_exit_code_is_one_that_a_process_can_have(code):
+    with pytest.raises(ValueError, match=f"exit_code is {code!r}: pass a whole number from 0 to 255"):
+        FakeOutcome(exit_code=code)
+
+
+async def test_what_is_cancelled_before_its_session_is_there_was_not_refused():
+    fake = FakeCluster()
+    handle = await fake.client().submit(blocks(("sh", "true")), REQUEST, session="not-there")
+    await handle.cancel()
+    conditions = {one.type: one.status for one in fake.executions[0].status.conditions}
+    assert conditions == {"Finished": "True", "Started": "False", "Succeeded": "False"}
+
+
+async def test_what_waits_for_its_turn_in_a_session_says_at_which_place():
+    heard = list[WaitNotice]()
+    fake = FakeCluster(run=lambda block: FakeOutcome(never_ends=block.code == "first"))
+    client = fake.client()
+    session = await client.open_session(REQUEST)
+    first, second, third = [
+        await client.submit(
+            blocks(("sh", code)), replace(REQUEST, on_wait=heard.append, start_seconds=60), session=session.name
+        )
+        for code in ("first", "second", "third")
+    ]
+    waits = asyncio.create_task(third.result())
+    await until(lambda: heard)
+    await second.cancel()
+    await first.cancel()
+    assert (await waits).phase == "Succeeded"
+    place = f"position 3 of 3 in the queue of session {session.name!r}, which runs one execution at a time"
+    assert [(one.execution, one.reason, one.message) for one in heard] == [(third.name, "WaitingForSession", place)]
+    queued = [
+        [(one.status, one.reason) for one in record.status.conditions if one.type == "Queued"]
+        for record in fake.executions
+    ]
+    assert queued == [[], [("False", "CancelRequested")], [("False", "SandboxReady")]]
 
 
 def test_threads_with_event_loops_of_their_own():

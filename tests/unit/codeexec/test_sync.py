@@ -208,6 +208,26 @@ def test_a_client_that_is_closed_meanwhile_says_so() -> None:
             waiting.result(60)
 
 
+def test_close_waits_for_the_callbacks() -> None:
+    """What a callback writes to, such as a file, may be closed behind the client."""
+    fake, began, closed = FakeCluster(run=lambda _: FakeOutcome(stdout="1")), threading.Event(), threading.Event()
+    client, early = sync.Client(agent="a", backend=fake.client()), list[bool]()
+
+    def callback(_: codeexec.OutputChunk) -> None:
+        [thread] = threads()
+        began.set()
+        thread.join(60)
+        early.append(closed.wait(0.2))
+
+    call = begun(lambda: client.run("print(1)", on_output=callback))
+    assert began.wait(60)
+    client.close()
+    closed.set()
+    assert early == [False]
+    with pytest.raises(codeexec.ClusterUnreachable, match="closed"):
+        call.result(60)
+
+
 def begun(call: Callable[[], Any]) -> "Future[Any]":
     """What a call gives, in a thread that the end of the tests does not wait for."""
     future: Future[Any] = Future()

@@ -379,6 +379,27 @@ async def test_spans_that_nobody_takes_do_not_pile_up(
     assert len(receiver.headers) <= tries + 2, "what was under way; nobody waits for the other tries"
 
 
+async def test_a_collector_that_says_nothing_does_not_hold_up_the_end(
+    make: Callable[..., Any], receiver: Receiver, environment: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    environment.setattr(traces, "_CLOSE_SECONDS", 0)
+    environment.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "20")
+    receiver.may_answer.clear()
+    receiver.answer = 503
+    telemetry = await make()
+    telemetry.execution_over(over(), NOW)
+
+    async def asked() -> bool:
+        return len(receiver.headers) == 1
+
+    await eventually(asked)
+    await telemetry._traces.close()
+    assert get(await samples(), "codeexec_spans_total", result="failed") == 0, "control: it still waits for an answer"
+    receiver.may_answer.set()
+    await failed(4)
+    assert {record.name for record in caplog.records if record.levelno >= logging.WARNING} == {traces.__name__}
+
+
 async def test_without_an_endpoint_there_is_no_exporter(
     make: Callable[..., Any], environment: pytest.MonkeyPatch
 ) -> None:
