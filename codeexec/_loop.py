@@ -35,6 +35,8 @@ class LoopThread:
         self._lock = threading.Lock()
         self._serving: _Serving | None = None
         self._end: Callable[[], object] = lambda: None
+        self._ended = set[_Serving]()
+        """Those whose end nobody has waited for yet."""
 
     def call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a coroutine function returns, or raises.
@@ -77,15 +79,21 @@ class LoopThread:
     def stop(self) -> None:
         """End the thread, and all that runs there. A later call starts another one.
 
-        In a callback, this does not wait for the end, which waits for the callback.
+        This waits for the end of each thread that somebody has stopped before, too. In a callback, this does not wait
+        for the end, which waits for the callback.
         """
         with self._lock:
             serving, self._serving, end = self._serving, None, self._end
+            if serving:
+                self._ended.add(serving)
         if serving:
             serving.end()
             end()  # not alone: it is gone as soon as it is called, also where Ctrl-C comes then
-            if callbacks.get() is None:  # no call of such a loop, nor a callback, whose end this would wait for
-                serving.join()
+        if callbacks.get() is None:  # no call of such a loop, nor a callback, whose end this would wait for
+            for one in tuple(self._ended):
+                one.end()  # Ctrl-C may have come before the first time
+                one.join()
+                self._ended.discard(one)
 
     def _running(self) -> "_Serving":
         if self._serving is None or self._serving.is_over:

@@ -155,7 +155,9 @@ class Client(_Waiting[_client.Client]):
     def close(self) -> None:
         """Close the connections, and end the thread. Sessions that are still open end within a minute.
 
-        A later call opens connections again. In a callback, this does not wait for the end of the thread.
+        This waits for the callbacks of this client. In a callback, this waits for no callback, and not for the end of
+        the thread. A thread that a callback has started does not count as the callback. A later call opens connections
+        again.
         """
         try:
             self._loop.call(self._inner.close)

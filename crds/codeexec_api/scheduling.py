@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 _KEEPS_OFF: Final = ("NoSchedule", "NoExecute")
+_PASSING_TAINTS: Final = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+"""Begin the keys of taints that Kubernetes sets for a while: the node is not ready, cordoned, or short of memory."""
 
 Raw = Mapping[str, Any]
 """An object as the API server has it."""
@@ -49,21 +51,31 @@ class Scheduling:
         raw = (runtime_class or {}).get("scheduling") or {}
         return cls(
             tuple(sorted((raw.get("nodeSelector") or {}).items())),
-            tuple(map(Toleration.of, raw.get("tolerations") or ())),
+            tuple(sorted(map(Toleration.of, raw.get("tolerations") or ()))),
         )
 
     def closed_because(self, node: Raw) -> str:
-        """Why the pods never land on this node; empty if they may. Whether the node is ready is another question."""
-        spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
+        """Why the pods don't land on this node now; empty if they may. A node that is not ready has a taint as well."""
+        cordoned = "cordoned" if (node.get("spec") or {}).get("unschedulable") else ""
+        return self.never_because(node) or cordoned or self._kept_off(node, passing=True)
+
+    def never_because(self, node: Raw) -> str:
+        """Why the pods never land on this node; empty if they may, now or when the node takes pods again."""
+        labels = node["metadata"].get("labels") or {}
         system = ((node.get("status") or {}).get("nodeInfo") or {}).get("operatingSystem")
         if system and system != "linux":
             return f"runs {system}, not linux"
-        if spec.get("unschedulable"):
-            return "cordoned"
         if missing := [f"{key}={value}" for key, value in self.node_selector if labels.get(key) != value]:
             return f"lacks the label {missing[0]}"
-        for taint in spec.get("taints") or ():
-            if taint["effect"] in _KEEPS_OFF and not any(one.tolerates(taint) for one in self.tolerations):
+        return self._kept_off(node, passing=False)
+
+    def _kept_off(self, node: Raw, *, passing: bool) -> str:
+        for taint in (node.get("spec") or {}).get("taints") or ():
+            if (
+                taint["effect"] in _KEEPS_OFF
+                and taint["key"].startswith(_PASSING_TAINTS) is passing
+                and not any(one.tolerates(taint) for one in self.tolerations)
+            ):
                 return f"taint {taint['key']}:{taint['effect']}"
         return ""
 

@@ -45,11 +45,12 @@ class Clock:
             if run.endless_since:
                 limit = timedelta(seconds=self._state.executions[run.name].spec.timeout_seconds)
                 yield run.endless_since + limit, partial(self._ends.stop_code, run, 124, "DeadlineExceeded")
+        absent = self._state.operator_absent
         for execution in self._state.executions.all():
             asked, run = execution.status.approval, self._state.runs[execution.metadata.name]
             if execution.status.phase is Phase.AWAITING_APPROVAL and asked and asked.wait_until:
                 yield asked.wait_until, partial(self._nobody_decided, run)
-            elif execution.status.phase is Phase.STARTING and asked and asked.expires_at:
+            elif execution.status.phase is Phase.STARTING and asked and asked.expires_at and not absent:
                 yield asked.expires_at, partial(self._ends.lapses, run)
         for session in self._state.sessions.all():
             name, spec, status = session.metadata.name, session.spec, session.status

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Iterable
 
 import pytest
 from api_calls import Call
@@ -118,17 +119,24 @@ async def test_an_operator_starts_on_a_large_cluster(large, asking, agent):
         begun, before = time.monotonic(), len(stage.proxy.seen())
         await in_thread(operator.start)
         started = time.monotonic() - begun
-        calls = len({_what_it_asks(one.call) for one in stage.proxy.seen()[before:]})  # again, if no answer comes
+        calls = len(_without_repeated_reads(one.call for one in stage.proxy.seen()[before:]))
         assert calls < CALLS, "it asks for pages, and for no object by itself"
         assert (await client.execute([PreparedBlock("python", b'print("hello")')], asking())).output == "hello\n"
         print(
             f"{NODES} nodes, {NAMESPACES} namespaces, {RECORDS} records made in {made:.0f} s; the operator was ready "
-            f"after {started:.1f} s and {calls} different calls, and holds {operator.memory_mib()} MiB"
+            f"after {started:.1f} s and {calls} calls, and holds {operator.memory_mib()} MiB"
         )
 
 
-def _what_it_asks(call: Call) -> tuple[object, ...]:
-    return call.verb, call.path, *sorted(call.query.items())
+def _without_repeated_reads(calls: Iterable[Call]) -> list[Call]:
+    """A read is made again if no answer comes in time."""
+    reads, others = dict[tuple[object, ...], Call](), list[Call]()
+    for call in calls:
+        if call.verb in ("get", "list"):
+            reads[call.path, *sorted(call.query.items())] = call
+        else:
+            others.append(call)
+    return [*reads.values(), *others]
 
 
 @pytest.fixture

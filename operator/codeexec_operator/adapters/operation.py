@@ -224,6 +224,7 @@ class Operation:
         keep = partial(self._keeper.run, namespace)
         add("old records", keep, every=_LOOK_SECONDS, after=_RECORDS_SECONDS)
         add("chain before", partial(self._tell_of_earlier, namespace))
+        self._add_key(tenant)
         again = partial(resync, cluster, namespace, controller, self._context.policies)
         add("look again", again, every=UNTOLD_SECONDS, after=_FIRST_LOOK_SECONDS, tell=tenant.tell("look again"))
         add("sweep", partial(sweep, cluster, namespace, controller), every=_LOOK_SECONDS, after=_FIRST_LOOK_SECONDS)
@@ -239,7 +240,6 @@ class Operation:
         cluster, namespace = self._cluster, tenant.namespace
         self._context.audit.begin(namespace)
         await cluster.ready(namespace)
-        self._add_key(tenant)
         if await self._context.policies.read_again(namespace):
             self.controller.policy_changed(namespace)
         async for session in cluster.in_phase(SESSION_PLURAL, namespace, SessionPhase.READY):

@@ -130,7 +130,7 @@ class Reception:
             self._context.telemetry.metrics.unexpected()
             logger.exception("%s/%s: unexpected; not looked after", ticket.namespace, ticket.name)
         finally:
-            if record is None:
+            if record is None and self._intake.holds(ticket.uid):  # it may have left, and wait for another turn
                 self._intake.leave(ticket.uid)
         if record and self._intake.holds(ticket.uid):
             self._enter(record)

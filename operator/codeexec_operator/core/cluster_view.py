@@ -44,8 +44,8 @@ class NodeView:
     name: str
     address: str
     kubelet_port: int
-    open_to: frozenset[Scheduling]
-    """Which pods may land here. The node's labels and taints, which may be many, are not kept."""
+    meant_for: frozenset[Scheduling]
+    """Which pods may land here, now or later. The node's labels and taints, which may be many, are not kept."""
     user_namespace_handlers: frozenset[str]
     """Handlers of the container runtime with which a pod gets its own user namespace; "" is the default one."""
     addresses: frozenset[str] = frozenset()
@@ -53,6 +53,8 @@ class NodeView:
     own, if it has one there."""
     boot_id: str = ""
     """What its kernel has made up when it was started."""
+    closed_to: frozenset[Scheduling] = frozenset()
+    """Which of these pods may not land here now: the node is cordoned, for example."""
 
     @property
     def kubelet(self) -> Target | None:
@@ -74,11 +76,13 @@ def parse_node(raw: Mapping[str, Any], schedulings: Collection[Scheduling] = (PL
     endpoint = (status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}
     system = status.get("nodeInfo") or {}
     handlers = status.get("runtimeHandlers") or () if _gives_user_namespaces(system.get("kubeletVersion", "")) else ()
+    meant_for = [one for one in schedulings if not one.never_because(raw)]
     return NodeView(
         name=raw["metadata"]["name"],
         address=internal[0] if internal else "",
         kubelet_port=endpoint.get("Port") or 0,
-        open_to=_shared(frozenset(one for one in schedulings if not one.closed_because(raw))),
+        meant_for=_shared(frozenset(meant_for)),
+        closed_to=_shared(frozenset(one for one in meant_for if one.closed_because(raw))),
         user_namespace_handlers=_shared(
             frozenset(one.get("name", "") for one in handlers if (one.get("features") or {}).get("userNamespaces"))
         ),
@@ -193,19 +197,32 @@ class ClusterView:
         return self.node[node_name].boot_id if node_name in self.node else ""
 
     def open_nodes(self, runtime_class_name: str | None) -> int:
-        """How many nodes a pod of this class may land on."""
-        return self._places.get(self.scheduling(runtime_class_name), _NOWHERE)[0]
+        """How many nodes a pod of this class may land on now."""
+        return self._open.get(self.scheduling(runtime_class_name), _NOWHERE)[0]
 
     def user_namespace(self, runtime_class_name: str | None) -> bool:
-        """True if every node that a pod of this class may land on can give it a user namespace of its own."""
-        handlers = self._places.get(self.scheduling(runtime_class_name), _NOWHERE)[1]
-        return self.handler(runtime_class_name) in handlers
+        """True if every node that a pod of this class may land on can give it a user namespace of its own.
+
+        If none takes such pods now, those count that will take them again: what pods ask for doesn't change with each
+        cordon. If there are none at all, as in a group that is scaled to zero, those of pods without a class count.
+        """
+        scheduling = self.scheduling(runtime_class_name)
+        found = self._open.get(scheduling) or self._all.get(scheduling) or self._open.get(PLAIN, _NOWHERE)
+        return self.handler(runtime_class_name) in found[1]
 
     @cached_property
-    def _places(self) -> Mapping[Scheduling, _Places]:
-        found: dict[Scheduling, _Places] = {}
-        for node in self.nodes:
-            for one in node.open_to:
-                count, handlers = found.get(one, (0, node.user_namespace_handlers))
-                found[one] = (count + 1, handlers & node.user_namespace_handlers)
-        return found
+    def _open(self) -> Mapping[Scheduling, _Places]:
+        return _places((node.meant_for - node.closed_to, node.user_namespace_handlers) for node in self.nodes)
+
+    @cached_property
+    def _all(self) -> Mapping[Scheduling, _Places]:
+        return _places((node.meant_for, node.user_namespace_handlers) for node in self.nodes)
+
+
+def _places(nodes: Iterable[tuple[frozenset[Scheduling], frozenset[str]]]) -> Mapping[Scheduling, _Places]:
+    found: dict[Scheduling, _Places] = {}
+    for schedulings, given in nodes:
+        for one in schedulings:
+            count, handlers = found.get(one, (0, given))
+            found[one] = (count + 1, handlers & given)
+    return found

@@ -141,6 +141,8 @@ class _Starts:
             self._know(Demand(uid, demand.namespace, 0, 0))
             self._wait_no_more(demand)
             del self._demands[uid]
+            for one in list(self._waiting) if demand.starting else ():
+                self._wake_in(one)
 
     def _share_of(self, namespace: str, limit: int, now: float) -> int:
         wanted = self._wanted[namespace]

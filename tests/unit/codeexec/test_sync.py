@@ -56,6 +56,7 @@ def test_a_client_that_is_closed_while_results_are_read_does_not_make_them_look_
         next(records)
     with pytest.raises(codeexec.ClusterUnreachable, match="closed before all results were read"):
         next(records)
+    client.close()  # the attempt has started another thread
 
 
 def test_from_several_threads_at_once() -> None:
@@ -221,6 +222,27 @@ def test_close_waits_for_the_callbacks() -> None:
 
     call = begun(lambda: client.run("print(1)", on_output=callback))
     assert began.wait(60)
+    client.close()
+    closed.set()
+    assert early == [False]
+    with pytest.raises(codeexec.ClusterUnreachable, match="closed"):
+        call.result(60)
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["closed by the callback", "and used again"])
+def test_close_waits_for_callbacks_although_somebody_has_closed_the_client_before(more: int) -> None:
+    fake, closing, closed = FakeCluster(run=lambda _: FakeOutcome(stdout="1")), threading.Event(), threading.Event()
+    client, early = sync.Client(agent="a", backend=fake.client()), list[bool]()
+
+    def callback(_: codeexec.OutputChunk) -> None:
+        client.close()
+        closing.set()
+        early.append(closed.wait(0.2))
+
+    call = begun(lambda: client.run("print(1)", on_output=callback))
+    assert closing.wait(60)
+    for _ in range(more):
+        client.run("print(1)")
     client.close()
     closed.set()
     assert early == [False]

@@ -113,6 +113,26 @@ def test_a_user_namespace_is_asked_for_where_every_node_has_it(nodes: Any, runti
     assert cluster_view(*nodes).user_namespace(runtime_class) is expected
 
 
+CORDON = {"unschedulable": True, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}
+NOT_READY = {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}]}
+
+
+@pytest.mark.parametrize("closed", [CORDON, NOT_READY])
+def test_a_node_that_takes_no_pods_for_a_while_changes_nothing_that_pods_ask_for(closed: dict[str, Any]) -> None:
+    [box] = boxes(1)
+    spec = {**closed, "taints": [*box["spec"]["taints"], *closed["taints"]]}
+    view = cluster_view(a_node(), *boxes(1, spec=spec))
+    assert (view.open_nodes("boxes"), view.user_namespace("boxes")) == (0, True)
+    assert not cluster_view(a_node(), *boxes(1, spec=spec, runtimeHandlers=None)).user_namespace("boxes")  # control
+
+
+@pytest.mark.parametrize(("handlers", "expected"), [([RUNC], True), ([RUNSC], False)])
+def test_where_a_class_has_no_nodes_yet_those_of_plain_pods_count(handlers: Any, expected: bool) -> None:
+    """A group that an autoscaler has scaled to zero, for example: the first pod that waits brings a node."""
+    view = cluster_view(a_node(runtimeHandlers=handlers))
+    assert (view.open_nodes("boxes"), view.user_namespace("boxes")) == (0, expected)
+
+
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
@@ -179,7 +199,7 @@ def test_pods_of_a_class_that_is_not_known_get_no_user_namespace_and_start_as_th
 
 def test_nodes_of_one_kind_share_what_is_kept_of_them() -> None:
     one, other = (parse_node(node, [PLAIN, Scheduling.of(BOXES)]) for node in boxes(2))
-    assert one.open_to is other.open_to
+    assert one.meant_for is other.meant_for
     assert one.user_namespace_handlers is other.user_namespace_handlers
 
 

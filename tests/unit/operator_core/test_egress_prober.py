@@ -85,7 +85,7 @@ async def test_a_runtime_class_that_changes_has_its_own_nodes_from_the_next_look
         ours._looks_until_nodes = 0
         await ours.look()
         assert ours.view.runtime_classes == cluster.classes
-        assert ours.view.nodes[0].open_to == {PLAIN, scheduling}
+        assert ours.view.nodes[0].meant_for == {PLAIN, scheduling}
 
 
 async def test_the_canary_is_tried_at_the_address_of_its_service(make: Any) -> None:

@@ -292,3 +292,34 @@ async def test_a_request_that_was_begun_when_its_namespace_was_let_go_of_is_take
     cluster.goes_on.set()
     await until(lambda: "run-0002" in cluster.lines)
     await controller.stop()
+
+
+async def test_a_request_that_left_and_came_back_while_its_read_failed_waits_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch ended while its handler waited for a turn, and the next list told of it again."""
+    monkeypatch.setattr("codeexec_operator.core.backoff.FIRST_SECONDS", 0)
+    cluster = Requests(an_execution())
+    controller = Controller(a_context(cluster))
+    controller._reception._intake = Intake(Bounds(pending=1))
+    first, again, third = (cluster.create(number) for number in (1, 2, 3))
+    for raw in (first, again, third):
+        assert controller.waits(CodeExecution, raw) is (raw is not first)
+    answers = asyncio.Event()
+
+    async def fails(namespace: str, name: str) -> None:
+        cluster.reads.append(name)
+        await answers.wait()
+        raise ApiException(status=503)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "get_execution", fails)
+        controller.on_execution(first, deleted=True)
+        await until(lambda: cluster.reads == ["run-0002"])
+        assert not controller.waits(CodeExecution, again), "control: it is held while it is read"
+        controller._reception.leave(BOX, again["metadata"]["uid"])
+        assert controller.waits(CodeExecution, again)
+    answers.set()
+    await settled()
+    assert {again["metadata"]["uid"], third["metadata"]["uid"]} <= set(controller.known(BOX).objects)
+    await controller.stop()

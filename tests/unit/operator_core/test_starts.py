@@ -86,6 +86,17 @@ class TestStarts:
         starts.forget("b")
         assert starts.allowance(here, 8, 2 * SHARED_SECONDS) == 0
 
+    def test_a_pool_that_moves_to_other_nodes_wakes_those_that_wait_for_its_starts(self) -> None:
+        starts, woken = Starts(lambda uid: woken.append(uid)), []
+        here, moves = a_demand("a", 8), a_demand("b", 8)
+        starts.allowance(moves, 8, 0)
+        for _ in range(8):
+            starts.began("b")
+        starts.allowance(here, 8, 0)
+        assert woken == [], "control: it waits"
+        starts.allowance(replace(moves, scheduling=Scheduling((("pool", "sandboxes"),))), 8, 0)
+        assert woken == ["a"]
+
     def test_who_comes_later_gets_its_even_share_at_once(self) -> None:
         starts = Starts(nobody)
         starts.allowance(a_demand("a", 100), 8, 0)

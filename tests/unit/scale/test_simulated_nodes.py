@@ -14,7 +14,7 @@ from codeexec_operator.core.cluster_view import parse_node
 
 def test_a_simulated_node_is_closed_to_pods_that_do_not_ask_for_it() -> None:
     node = simulated_kubelets.node("simulated-000", "172.18.0.1", simulated_kubelets.PORT)
-    assert parse_node(node).open_to == frozenset()
+    assert parse_node(node).meant_for == frozenset()
     assert [one["effect"] for one in node["spec"]["taints"]] == ["NoSchedule"]
 
 
