@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from codeexec_api.audit import DIGEST_FORM, STATUS_FORM, AuditEvent, Facts, facts_of, in_utc, known_facts, status_digest
 from codeexec_api.audit_coverage import Coverage
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, FindingKind, Found, ReadLine
-from codeexec_api.audit_order import Order
 from codeexec_api.names import SESSION_KIND
 from codeexec_api.phases import Phase, SessionPhase
 from codeexec_api.v1alpha1.execution import CodeExecution
@@ -72,8 +71,10 @@ class Records:
         without those that were read later than the records."""
         self._deletions: defaultdict[str, list[ReadLine]] = defaultdict(list)
         """Lines that say that the operator deleted a record, by its UID."""
-        self._order = Order(chains)
-        for chain in sorted(chains.values(), key=lambda one: self._order.of(one[min(one)])):
+        self._ages: dict[str, int] = {}
+        """Chains by their age, the oldest first."""
+        for chain in sorted(chains.values(), key=lambda one: str(one[min(one)].body["time"])):
+            self._ages[chain[min(chain)].body["chain"]] = len(self._ages)
             refused = _refused(chain)
             for number in sorted(chain):
                 line = chain[number]
@@ -137,7 +138,7 @@ class Records:
             last.body["hash"] == named.hash
             and last.record["uid"] == deletion.record["uid"]
             and all(last.body.get(name) == deletion.body.get(name) for name in members)
-            and self._order.of(last) >= self._order.of(told)
+            and self._order(last) >= self._order(told)
             and last.moment - deletion.moment <= CLOCKS_APART
         )
 
@@ -233,18 +234,14 @@ class Records:
             message = "its status was changed in fields that lines don't hold, such as output or messages"
             self._found.say(FindingKind.RECORD_CHANGED, where, f"{message} (the line: {line.where})")
             return False
-        told = self._told.get(record.metadata.uid, ())
-        later = [one for one in told if self._order.of(one) > self._order.of(line)]
-        certain = [one for one in later if self._order.is_certain(line, one)]
+        later = [one for one in self._told.get(record.metadata.uid, ()) if self._order(one) > self._order(line)]
         if later:
-            newest = (certain or later)[-1]
-            message = f"it matches {line.where}, but the line at {newest.where} says that it became "
-            message += f"{newest.record['phase']} later"
-            if certain:
-                self._found.say(FindingKind.RECORD_OUTDATED, where, message)
-            else:
-                message += "; their operators began within an hour, and no line Continues says which of them came first"
-                self._found.wonder(FindingKind.RECORD_OUTDATED, where, message)
+            newest = later[-1]
+            message = (
+                f"it matches {line.where}, but the line at {newest.where} says that it became "
+                f"{newest.record['phase']} later"
+            )
+            self._found.say(FindingKind.RECORD_OUTDATED, where, message)
         return not later
 
     def _is_of_another_form(self, line: ReadLine, name: str, known: int) -> bool:
@@ -254,6 +251,10 @@ class Records:
             message = f"{name} {form!r} is unknown (allowed: {known}); verify it with a newer codeexec"
             self._found.wonder(FindingKind.UNREADABLE, line.where, message[: 2 * _SHOWN])
         return bool(form != known)
+
+    def _order(self, line: ReadLine) -> tuple[int, int]:
+        """By which lines of all chains follow each other: clocks may be set back."""
+        return (self._ages[line.body["chain"]], line.body["sequence"])
 
 
 def _facts_in_the_form_of(line: ReadLine, record: CodeExecution | CodeSession) -> Facts:
