@@ -5,9 +5,11 @@ have several shards, and each shard serves other namespaces. So a shard's log sa
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+_Key = TypeVar("_Key")
 
 
 class Place(NamedTuple):
@@ -36,18 +38,9 @@ class Span(NamedTuple):
 class _Group:
     """Logs that share namespaces, and so are logs of one shard."""
 
-    namespaces: set[str] = field(default_factory=set)
-    logs: dict[str, Span] = field(default_factory=dict)
-    chains: dict[str, Span] = field(default_factory=dict)
-
-    def joined(self, other: "_Group") -> "_Group":
-        namespaces = self.namespaces | other.namespaces
-        return _Group(namespaces, _joined(self.logs, other.logs), _joined(self.chains, other.chains))
-
-    @property
-    def is_cut_off(self) -> bool:
-        """True if the beginning of a chain is not there."""
-        return any(span.number > 1 for span in self.chains.values())
+    logs: list[Span] = field(default_factory=list)
+    is_cut_off: bool = False
+    """True if the beginning of a chain is not there."""
 
 
 class Coverage:
@@ -57,22 +50,28 @@ class Coverage:
     """
 
     def __init__(self, spans: Mapping[Place, Span]) -> None:
-        self._exports: defaultdict[str, list[Span]] = defaultdict(list)
-        self._groups: list[_Group] = []
+        exports: dict[tuple[str, str], Span] = {}
+        logs: dict[str, Span] = {}
+        chains: dict[str, Span] = {}
+        places = [place for place in spans if not place.exported]
         for place, span in spans.items():
             if place.exported:
-                self._exports[place.namespace].append(span)
+                _widen(exports, (place.namespace, place.log), span)
             else:
-                self._add(_Group({place.namespace}, {place.log: span}, {place.chain: span}))
-
-    def _add(self, group: _Group) -> None:
-        apart = []
-        for one in self._groups:
-            if one.namespaces & group.namespaces or one.logs.keys() & group.logs.keys():
-                group = group.joined(one)
-            else:
-                apart.append(one)
-        self._groups = [*apart, group]
+                _widen(logs, place.log, span)
+                _widen(chains, place.chain, span)
+        self._exports: defaultdict[str, list[Span]] = defaultdict(list)
+        for (namespace, _), span in exports.items():
+            self._exports[namespace].append(span)
+        first = _joined((place.namespace, place.log) for place in places)
+        groups: defaultdict[str, _Group] = defaultdict(_Group)
+        for log, span in logs.items():
+            groups[first[log]].logs.append(span)
+        for place in places:
+            if chains[place.chain].number > 1:
+                groups[first[place.log]].is_cut_off = True
+        self._groups = tuple(groups.values())
+        self._of = {place.namespace: groups[first[place.log]] for place in places}
 
     def covers(self, namespace: str, time: str) -> bool:
         """True if a line of this namespace and time should be in the given logs.
@@ -81,22 +80,38 @@ class Coverage:
         have lost all lines of the namespace.
         """
         exports = self._exports.get(namespace, [])
-        told = [(one.is_cut_off, _cover([*one.logs.values(), *exports], time)) for one in self._groups_of(namespace)]
+        told = [(one.is_cut_off, _cover([*one.logs, *exports], time)) for one in self._groups_of(namespace)]
         return any(covered for _, covered in told) and all(covered for cut_off, covered in told if cut_off)
 
     def until(self, namespace: str) -> str:
         """Time of the newest line in the logs that should have the lines of this namespace; empty: there is none."""
-        logs = [span for one in self._groups_of(namespace) for span in one.logs.values()]
+        logs = [span for one in self._groups_of(namespace) for span in one.logs]
         return max((span.last for span in [*logs, *self._exports.get(namespace, [])]), default="")
 
-    def _groups_of(self, namespace: str) -> list[_Group]:
+    def _groups_of(self, namespace: str) -> Sequence[_Group]:
         """The shard that serves this namespace. All shards, if no log knows the namespace."""
-        own = [one for one in self._groups if namespace in one.namespaces]
-        return own or self._groups or [_Group()]
+        own = self._of.get(namespace)
+        return (own,) if own else self._groups or (_Group(),)
 
 
-def _joined(one: Mapping[str, Span], other: Mapping[str, Span]) -> dict[str, Span]:
-    return {**one, **{name: span.widened(one.get(name, span)) for name, span in other.items()}}
+def _joined(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    """For each log the first one of its group, where logs of one namespace are of one group."""
+    before: dict[str, str] = {}
+    of_namespace: dict[str, str] = {}
+
+    def first(log: str) -> str:
+        while before[log] != log:
+            before[log] = log = before[before[log]]
+        return log
+
+    for namespace, log in pairs:
+        before.setdefault(log, log)
+        before[first(log)] = first(of_namespace.setdefault(namespace, log))
+    return {log: first(log) for log in before}
+
+
+def _widen(spans: dict[_Key, Span], key: _Key, span: Span) -> None:
+    spans[key] = span.widened(spans.get(key, span))
 
 
 def _cover(spans: Sequence[Span], time: str) -> bool:

@@ -91,7 +91,7 @@ class Header:
             )
             if found["format"] == FORMAT and SHA256_HEX.fullmatch(header.previous):
                 return header
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             pass
         raise ValueError(f"it does not begin as an export that this codeexec knows: {first[:80]!r}")
 
@@ -115,7 +115,7 @@ class Header:
     def before(self, names: Sequence[str]) -> tuple[str, str]:
         """Name and SHA-256 of the last of these files, in order, that its export had written. Empty: none."""
         if self.own is not None:
-            return self.own if self.own[0] in names else ("", "")
+            return self.own if self.own[0] in names and self.own[0] < self.file else ("", "")
         earlier = [name for name in names if name < self.file]
         return (earlier[-1], self.previous) if earlier else ("", "")
 

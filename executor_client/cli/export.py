@@ -213,7 +213,7 @@ class Export:
                         break
                 self._seen |= {identity_of(record) for record in records_in(content)}
                 name, expected = found.before(own)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise click.ClickException(f"can't go on after {name}: {error}") from error
         self._unfinished = header.up_to is None or own != names
         self._follow(names[-1], newest[names[-1]], header)

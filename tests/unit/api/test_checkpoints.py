@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from codeexec_api import Phase
 from codeexec_api.audit import GENESIS, AuditEvent, in_utc, of_a_deletion
 from codeexec_api.audit_check import Verification, verify
+from codeexec_api.audit_coverage import Coverage, Place, Span
 from codeexec_api.audit_export import Header, render
 from codeexec_api.audit_findings import FindingKind
 from codeexec_api.checkpoints import Checkpoint, Head, Witness, checkpoint_files, following
@@ -252,6 +253,45 @@ def test_an_export_shows_one_namespace_and_says_nothing_of_the_chains_of_others(
     assert check().findings == ()
     world.logs["log-2"] = lines_of(world.logs["log-2"], "other")
     assert kinds(check()) == {FindingKind.MISSING}, "but a chain that was taken out of the log is still missing"
+
+
+def test_a_chain_that_was_taken_out_of_the_middle_of_an_exported_file_is_missing() -> None:
+    world, files = World(), {}
+    for number in range(3):
+        world.start()
+        world.write(named(f"run-{number}"), Phase.DENIED)
+        sign(world, files)
+        world.now += timedelta(minutes=5)
+    [(name, content)] = exported(world, "codeexec-sandbox").items()
+    second = json.loads(world.logs["log-2"][0])["audit"]["chain"].encode()
+    cut = b"\n".join(line for line in content.split(b"\n") if b'"format": 1, "chain": "%b"' % second not in line)
+
+    def check(content: bytes) -> Verification:
+        return verify([], now=world.now, witness=Witness(files, KEY.public), export={name: content})
+
+    assert check(content).findings == (), "control"
+    assert FindingKind.MISSING in kinds(check(cut))
+
+
+def test_twice_as_many_logs_and_namespaces_take_twice_as_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+    widened = Span.widened
+    monkeypatch.setattr(Span, "widened", lambda one, other: (steps.append(1), widened(one, other))[1])
+
+    def steps_of(many: int) -> int:
+        steps.clear()
+        span = Span("a", "b", 1)
+        Coverage(
+            {
+                Place(f"log-{log}", f"ns-{namespace}", f"chain-{log}-{namespace}", exported): span
+                for log in range(10)
+                for namespace in range(many)
+                for exported in (False, True)
+            }
+        )
+        return len(steps)
+
+    assert steps_of(200) <= 2.2 * steps_of(100)
 
 
 # --- what was done to log and records ---

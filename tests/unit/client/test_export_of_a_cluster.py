@@ -15,7 +15,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from codeexec_api.audit_export import records_in
+from codeexec_api.audit_export import Header, records_in
 from executor_client.cli import main
 from executor_client.cli.export import Export
 
@@ -103,9 +103,18 @@ def kept(tmp_path: Path) -> Path:
     return folder
 
 
-def export(kubeconfig: Path, kept: Path, *namespaces: str) -> Result:
+def export(kubeconfig: Path, kept: Path, *namespaces: str, confirm: bool = True) -> Result:
     options = [text for one in namespaces for text in ("-n", one)]
-    command = ["audit", "export", "--kubeconfig", str(kubeconfig), "--to", str(kept), "--confirm", *options]
+    command = [
+        "audit",
+        "export",
+        "--kubeconfig",
+        str(kubeconfig),
+        "--to",
+        str(kept),
+        *(["--confirm"] * confirm),
+        *options,
+    ]
     return CliRunner().invoke(main, command)
 
 
@@ -126,6 +135,25 @@ def test_a_record_without_a_phase_is_not_finished(api, kubeconfig, kept) -> None
     api.add("red", "ended", {"phase": "Succeeded"})
     done = export(kubeconfig, kept, "red")
     assert (done.exit_code, exported(kept)) == (0, {"red": ["ended"]}), done.output
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"export":' + "[" * 100_000,
+        Header("strange", time="", own=("0000000001.jsonl", "")).text + "\n",  # it follows itself
+    ],
+    ids=["nested", "its own successor"],
+)
+def test_no_file_of_a_stranger_ends_the_export_of_all(content: str, api, kubeconfig, kept) -> None:
+    for namespace in ("red", "strange"):
+        api.add(namespace, "ended", {"phase": "Succeeded"})
+    (kept / "strange").mkdir()
+    (kept / "strange" / "0000000001.jsonl").write_text(content)
+    export(kubeconfig, kept, "strange", "red", confirm=False)
+    assert [one["metadata"]["name"] for one in records_in((kept / "red" / "0000000001.jsonl").read_bytes())] == [
+        "ended"
+    ]
 
 
 def test_a_namespace_that_can_not_be_exported_keeps_no_other_from_its_export(api, kubeconfig, kept) -> None:
