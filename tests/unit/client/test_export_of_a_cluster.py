@@ -5,15 +5,14 @@ The API server is played here; `tests/component/test_record_retention.py` export
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from click.testing import CliRunner, Result
+from played_requests import kubeconfig_at, served
 
 from codeexec_api.audit_export import Header, records_in
 from executor_client.cli import main
@@ -74,26 +73,13 @@ class ApiServer:
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     one = ApiServer()
-    thread = threading.Thread(target=one.server.serve_forever)
-    thread.start()
-    yield one
-    one.server.shutdown()
-    thread.join()
-    one.server.server_close()
+    with served(one.server):
+        yield one
 
 
 @pytest.fixture
 def kubeconfig(api: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    cluster = {"server": f"http://127.0.0.1:{api.server.server_address[1]}"}
-    raw = {
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": {}}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "current-context": "it",
-    }
-    path.write_text(yaml.safe_dump(raw))
-    return path
+    return kubeconfig_at(api.server, tmp_path)
 
 
 @pytest.fixture

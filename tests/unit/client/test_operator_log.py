@@ -6,7 +6,6 @@ The API server is played here; `tests/api/test_operator_log.py` asks the real on
 import asyncio
 import json
 import re
-import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import yaml
 from audit_world import recomputed
 from click.testing import CliRunner, Result
+from played_requests import kubeconfig_at, served
 
 from executor_client.cli import main, operator_log
 from executor_client.cli.operator_log import ContainerLog
@@ -89,26 +88,13 @@ class ApiServer:
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
     one = ApiServer()
-    thread = threading.Thread(target=one.server.serve_forever)
-    thread.start()
-    yield one
-    one.server.shutdown()
-    thread.join()
-    one.server.server_close()
+    with served(one.server):
+        yield one
 
 
 @pytest.fixture
 def kubeconfig(api: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    cluster = {"server": f"http://127.0.0.1:{api.server.server_address[1]}"}
-    raw = {
-        "clusters": [{"name": "it", "cluster": cluster}],
-        "users": [{"name": "it", "user": {}}],
-        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-        "current-context": "it",
-    }
-    path.write_text(yaml.safe_dump(raw))
-    return path
+    return kubeconfig_at(api.server, tmp_path)
 
 
 @pytest.fixture
