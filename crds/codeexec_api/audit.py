@@ -269,7 +269,7 @@ def is_in_utc(text: str) -> bool:
     """True if this is a time as lines have it."""
     try:
         return text.endswith("Z") and in_utc(datetime.fromisoformat(text)) == text
-    except (OverflowError, ValueError):
+    except ValueError:
         return False
 
 

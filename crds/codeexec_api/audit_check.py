@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from codeexec_api.audit import FORMAT, GENESIS, MEMBER, AuditEvent, digest, in_utc, is_in_utc
-from codeexec_api.audit_coverage import Coverage, Place, Span
+from codeexec_api.audit_coverage import Coverage, Place, Span, widen
 from codeexec_api.audit_export import Exported, read_export
 from codeexec_api.audit_findings import CLOCKS_APART, Chain, Finding, FindingKind, Found, LogLine, ReadLine
 from codeexec_api.audit_records import Evidence, Records
@@ -176,8 +176,7 @@ def _gather(lines: Iterable[LogLine], found: Found) -> tuple[dict[str, Chain], C
         if read is None:
             continue
         chain, number, time = read.body["chain"], read.body["sequence"], read.body["time"]
-        place, span = Place(line.log, read.body["namespace"], chain, line.exported), Span(time, time, number)
-        spans[place] = span.widened(spans.get(place, span))
+        widen(spans, Place(line.log, read.body["namespace"], chain, line.exported), Span(time, time, number))
         last = latest.get((line.log, chain), 0)
         latest[line.log, chain] = max(last, number)
         known = chains[chain].setdefault(number, read)

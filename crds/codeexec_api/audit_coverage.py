@@ -56,10 +56,10 @@ class Coverage:
         places = [place for place in spans if not place.exported]
         for place, span in spans.items():
             if place.exported:
-                _widen(exports, (place.namespace, place.log), span)
+                widen(exports, (place.namespace, place.log), span)
             else:
-                _widen(logs, place.log, span)
-                _widen(chains, place.chain, span)
+                widen(logs, place.log, span)
+                widen(chains, place.chain, span)
         self._exports: defaultdict[str, list[Span]] = defaultdict(list)
         for (namespace, _), span in exports.items():
             self._exports[namespace].append(span)
@@ -110,7 +110,8 @@ def _joined(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     return {log: first(log) for log in before}
 
 
-def _widen(spans: dict[_Key, Span], key: _Key, span: Span) -> None:
+def widen(spans: dict[_Key, Span], key: _Key, span: Span) -> None:
+    """Have the span of this key cover these lines, too."""
     spans[key] = span.widened(spans.get(key, span))
 
 

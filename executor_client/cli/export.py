@@ -120,7 +120,7 @@ def export(
             told = cluster.run(functools.partial(_export, cluster.ref, namespace, store, lines, confirm))
         except (CodeExecError, click.ClickException) as error:  # the other namespaces are exported all the same
             failed.append(namespace)
-            told = one_line(error.message if isinstance(error, click.ClickException) else str(error))
+            told = one_line(str(error))
         else:
             told += f", to {place}"
         click.echo(f"{namespace}: {told}", err=True)

@@ -5,14 +5,13 @@ The API server is played here; `tests/component/test_record_retention.py` export
 
 import json
 import re
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from played_requests import kubeconfig_at, served
+from played_api_server import PlayedApiServer
 
 from codeexec_api.audit_export import Header, records_in
 from executor_client.cli import main
@@ -22,32 +21,13 @@ VERSION = 9
 """Of all lists."""
 
 
-class ApiServer:
+class ApiServer(PlayedApiServer):
     """Has CodeExecutions by namespace, and takes what the export confirms. A number is the status of each answer."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.executions: dict[str, int | dict[str, dict[str, Any]]] = {}
         self.confirmed: dict[str, dict[str, str]] = {}
-        ours = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                namespace, plural, name = re.findall(r"/namespaces/([^/]+)/([^/?]+)/?([^/?]*)", self.path)[0]
-                status, answer = ours.answer(namespace, plural, name, json.loads(body or "null"))
-                content = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_PATCH = do_GET  # noqa: N815 - the name is http.server's
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
     def add(self, namespace: str, name: str, status: dict[str, Any] | None) -> None:
         meta = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "5"}
@@ -56,7 +36,12 @@ class ApiServer:
         assert isinstance(executions, dict)
         executions[name] = record
 
-    def answer(self, namespace: str, plural: str, name: str, body: Any) -> tuple[int, dict[str, Any]]:
+    def answer(self, path: str, query: Mapping[str, str], body: Any) -> tuple[int, str]:
+        namespace, plural, name = re.findall(r"/namespaces/([^/]+)/([^/]+)/?([^/]*)", path)[0]
+        status, answer = self.of(namespace, plural, name, body)
+        return status, json.dumps(answer)
+
+    def of(self, namespace: str, plural: str, name: str, body: Any) -> tuple[int, dict[str, Any]]:
         executions = self.executions[namespace]
         if isinstance(executions, int):
             return executions, {"kind": "Status", "code": executions, "message": "not this one"}
@@ -72,14 +57,13 @@ class ApiServer:
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    one = ApiServer()
-    with served(one.server):
+    with ApiServer() as one:
         yield one
 
 
 @pytest.fixture
 def kubeconfig(api: ApiServer, tmp_path: Path) -> Path:
-    return kubeconfig_at(api.server, tmp_path)
+    return api.kubeconfig(tmp_path)
 
 
 @pytest.fixture

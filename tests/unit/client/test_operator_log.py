@@ -6,16 +6,14 @@ The API server is played here; `tests/api/test_operator_log.py` asks the real on
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from audit_world import recomputed
 from click.testing import CliRunner, Result
-from played_requests import kubeconfig_at, served
+from played_api_server import PlayedApiServer
 
 from executor_client.cli import main, operator_log
 from executor_client.cli.operator_log import ContainerLog
@@ -28,30 +26,15 @@ Text = str | int | Callable[[], str]
 """The log of a container, the status that the answer has in its place, or what makes it."""
 
 
-class ApiServer:
+class ApiServer(PlayedApiServer):
     """Knows pods of the operator, oldest last, and what was asked of it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.pods: dict[str, dict[str, Any]] = {}
         self.logs: dict[tuple[str, bool], Text] = {}
         self.asked: list[tuple[str, bool]] = []
         self.may_list = True
-        ours = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                url = urlsplit(self.path)
-                status, content = ours.answer(url.path, {name: value[0] for name, value in parse_qs(url.query).items()})
-                self.send_response(status)
-                self.send_header("Content-Type", "text/plain" if url.path.endswith("/log") else "application/json")
-                self.send_header("Content-Length", str(len(content.encode())))
-                self.end_headers()
-                self.wfile.write(content.encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 
     def add(self, name: str, log: Text, created: str, previous: Text | None = None) -> None:
         status = {"name": "operator", "restartCount": int(previous is not None), "ready": True, "image": "x"}
@@ -64,7 +47,7 @@ class ApiServer:
         if previous is not None:
             self.logs[name, True] = previous
 
-    def answer(self, path: str, query: dict[str, str]) -> tuple[int, str]:
+    def answer(self, path: str, query: Mapping[str, str], body: Any) -> tuple[int, str]:
         pods = "/api/v1/namespaces/codeexec-system/pods"
         if path == pods:
             labels = "app.kubernetes.io/part-of=codeexec,app.kubernetes.io/component=operator"
@@ -87,14 +70,13 @@ class ApiServer:
 
 @pytest.fixture
 def api() -> Iterator[ApiServer]:
-    one = ApiServer()
-    with served(one.server):
+    with ApiServer() as one:
         yield one
 
 
 @pytest.fixture
 def kubeconfig(api: ApiServer, tmp_path: Path) -> Path:
-    return kubeconfig_at(api.server, tmp_path)
+    return api.kubeconfig(tmp_path)
 
 
 @pytest.fixture
